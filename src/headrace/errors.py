@@ -1,0 +1,252 @@
+"""Every exception that Headrace raises, as one tree.
+
+    HeadraceError
+    ├── StoreError                     (OSError)
+    │   ├── NotFoundError              (FileNotFoundError)   no object at this path
+    │   ├── AlreadyExistsError         (FileExistsError)     put_if_absent met an object
+    │   ├── TruncatedReadError                               a range reaches past the end
+    │   ├── UnsupportedOperationError                        the store cannot do this
+    │   └── PathOutsideRootError       (ValueError)          a path that leaves the store's root
+    ├── DatasetError
+    │   ├── ManifestError              (ValueError)          headrace.json or a receipt is damaged
+    │   │   └── ManifestVersionError                         written by a newer Headrace
+    │   ├── NoDatasetError             (FileNotFoundError)   the directory holds no dataset
+    │   ├── UnfinishedDatasetError                           shards are missing or still being written
+    │   ├── CorruptShardError                                a file disagrees with what was recorded
+    │   ├── DatasetChangedError                              the data changed under a live reader
+    │   └── SchemaMismatchError        (ValueError)          stored and asked-for element types differ
+    ├── WriteError
+    │   ├── FieldError                 (ValueError)          a record does not fit the schema
+    │   ├── PublishedError                                   the dataset is published and so immutable
+    │   ├── ShardOwnedError                                  another writer has the shard
+    │   └── LeaseLostError                                   another writer took this shard over
+    ├── PreparationError                                     a task failed; names its split
+    ├── ClosedError                    (RuntimeError)        used before open() or after close()
+    ├── OrderError                     (ValueError)          a plan that cannot be dealt to the ranks
+    ├── StateMismatchError             (ValueError)          a saved state belongs to other data or settings
+    └── WorkerError                    (RuntimeError)        a loader worker failed; names its samples
+
+An error with fields formats itself from them, so two call sites cannot phrase one fault differently. All of them
+survive pickling, because they cross process borders.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+__all__ = [
+    "AlreadyExistsError",
+    "ClosedError",
+    "CorruptShardError",
+    "DatasetChangedError",
+    "DatasetError",
+    "FieldError",
+    "HeadraceError",
+    "LeaseLostError",
+    "ManifestError",
+    "ManifestVersionError",
+    "NoDatasetError",
+    "NotFoundError",
+    "OrderError",
+    "PathOutsideRootError",
+    "PreparationError",
+    "PublishedError",
+    "SchemaMismatchError",
+    "ShardOwnedError",
+    "StateMismatchError",
+    "StoreError",
+    "TruncatedReadError",
+    "UnfinishedDatasetError",
+    "UnsupportedOperationError",
+    "WorkerError",
+    "WriteError",
+]
+
+
+class HeadraceError(Exception):
+    """The root: `except HeadraceError` catches whatever Headrace refuses."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Exception's own recipe replays __init__ with the finished message, which subclasses with fields do not take.
+        return _rebuild, (type(self), self.args, self.__dict__)
+
+
+def _rebuild(kind: type[HeadraceError], args: tuple[Any, ...], fields: dict[str, Any]) -> HeadraceError:
+    error = kind.__new__(kind, *args)
+    error.args = args
+    error.__dict__.update(fields)
+    return error
+
+
+class StoreError(HeadraceError, OSError):
+    """A store could not do what was asked; str() names the path."""
+
+    def __str__(self) -> str:
+        return str(self.args[0]) if self.args else ""
+
+
+class NotFoundError(StoreError, FileNotFoundError):
+    """No object exists at this path."""
+
+
+class AlreadyExistsError(StoreError, FileExistsError):
+    """put_if_absent met an object; that object is unchanged."""
+
+
+class TruncatedReadError(StoreError):
+    """A requested range reaches past the end of the object."""
+
+    def __init__(self, path: str, start: int, length: int, size: int) -> None:
+        super().__init__(
+            f"{path}: bytes {start} to {start + length} were requested, but the object has {size} bytes; "
+            "it was cut or replaced since it was listed"
+        )
+        self.path, self.start, self.length, self.size = path, start, length, size
+
+
+class UnsupportedOperationError(StoreError):
+    """The store lacks a capability that this operation needs."""
+
+    def __init__(self, store: str, operation: str, advice: str) -> None:
+        super().__init__(f"{store} cannot {operation}; {advice}")
+        self.store, self.operation = store, operation
+
+
+class PathOutsideRootError(StoreError, ValueError):
+    """A path is absolute, has `..`, a backslash or an empty part, and so is refused before any access."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(f"path {path!r} is refused: paths are relative to the store's root, with '/' and without '..'")
+        self.path = path
+
+
+class DatasetError(HeadraceError):
+    """A dataset cannot be opened or read as asked."""
+
+
+class ManifestError(DatasetError, ValueError):
+    """A manifest or receipt is damaged, has an unknown field or contradicts itself."""
+
+    def __init__(self, where: str, problem: str) -> None:
+        super().__init__(f"{where}: {problem}")
+        self.where, self.problem = where, problem
+
+
+class ManifestVersionError(ManifestError):
+    """Written in a version that this Headrace does not read."""
+
+    def __init__(self, where: str, found: object, known: Sequence[int]) -> None:
+        super().__init__(
+            where, f"has version {found!r}; this Headrace reads version {', '.join(map(str, known))}; upgrade headrace"
+        )
+        self.found, self.known = found, tuple(known)
+
+
+class NoDatasetError(DatasetError, FileNotFoundError):
+    """The directory is missing, empty or holds no dataset of the kind asked for."""
+
+    def __init__(self, where: str, problem: str) -> None:
+        super().__init__(f"{where}: {problem}")
+        self.where, self.problem = where, problem
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class UnfinishedDatasetError(DatasetError):
+    """Shards are missing, still being written, or left by a writer that died."""
+
+    def __init__(self, where: str, problem: str, advice: str = "run the writing job again, then open it") -> None:
+        super().__init__(f"{where} is unfinished: {problem}; {advice}")
+        self.where, self.problem = where, problem
+
+
+class CorruptShardError(DatasetError):
+    """A shard's file is missing, has another size or another digest than recorded."""
+
+    def __init__(self, where: str, shard: int, problem: str, elements: tuple[int, int] | None = None) -> None:
+        span = "" if elements is None else f" (global elements {elements[0]} to {elements[1]}, exclusive)"
+        super().__init__(f"{where}, shard {shard}{span}: {problem}; `headrace verify` lists every damaged shard")
+        self.where, self.shard, self.problem, self.elements = where, shard, problem, elements
+
+
+class DatasetChangedError(DatasetError):
+    """Files were replaced after this reader opened the dataset."""
+
+    def __init__(self, where: str, problem: str) -> None:
+        super().__init__(f"{where} changed while it was open: {problem}; open it again to read the new data")
+        self.where, self.problem = where, problem
+
+
+class SchemaMismatchError(DatasetError, ValueError):
+    """The stored kind or element type is not the one asked for."""
+
+    def __init__(self, where: str, what: str, stored: object, requested: object) -> None:
+        super().__init__(f"{where} stores {what} {stored!r}, but {requested!r} was requested; ask for the stored one")
+        self.where, self.what, self.stored, self.requested = where, what, stored, requested
+
+
+class WriteError(HeadraceError):
+    """A record or a shard was refused; nothing of it was committed."""
+
+
+class FieldError(WriteError, ValueError):
+    """A record's field does not fit the schema; names field, value and position. Nothing of the record was written."""
+
+    def __init__(self, field: str, problem: str) -> None:
+        super().__init__(f"field {field!r}: {problem}")
+        self.field, self.problem = field, problem
+
+
+class PublishedError(WriteError):
+    """The dataset is published; its shards are immutable."""
+
+    def __init__(self, where: str) -> None:
+        super().__init__(
+            f"{where} is published, so its shards cannot change; write to another directory, "
+            "or pass overwrite=True to withdraw it and start over"
+        )
+        self.where = where
+
+
+class ShardOwnedError(WriteError):
+    """Another writer holds the lease of this shard (or of the whole dataset)."""
+
+    def __init__(self, where: str, what: str, holder: Mapping[str, Any], age_s: float) -> None:
+        super().__init__(
+            f"{where}: {what} is being written by process {holder.get('pid')} on host {holder.get('host')} "
+            f"since {age_s:.0f} s; give each shard one writer, or pass force=True if that process is stuck for good"
+        )
+        self.where, self.what, self.holder, self.age_s = where, what, dict(holder), age_s
+
+
+class LeaseLostError(WriteError):
+    """Another writer took this shard over by force; this writer can no longer commit it."""
+
+    def __init__(self, where: str, what: str) -> None:
+        super().__init__(f"{where}: {what} was taken over by another writer; nothing of this attempt was committed")
+        self.where, self.what = where, what
+
+
+class PreparationError(HeadraceError):
+    """A preparation task failed; its siblings were stopped and nothing was published."""
+
+
+class ClosedError(HeadraceError, RuntimeError):
+    """A reader, writer or loader was used before open() or after close()."""
+
+
+class OrderError(HeadraceError, ValueError):
+    """A batch plan that cannot be dealt to the ranks, or a view in a place where it cannot stand."""
+
+
+class StateMismatchError(HeadraceError, ValueError):
+    """A saved state belongs to other data, seed or settings; names each field that differs."""
+
+    def __init__(self, differences: Mapping[str, tuple[object, object]]) -> None:
+        lines = "; ".join(f"{name}: saved {old!r}, current {new!r}" for name, (old, new) in differences.items())
+        super().__init__(f"the saved state does not belong to this run ({lines}); restore the data and settings it was saved with")
+        self.differences = dict(differences)
+
+
+class WorkerError(HeadraceError, RuntimeError):
+    """A loader worker failed; carries the original type's name, text and traceback, and the samples it was at."""

@@ -1,0 +1,153 @@
+"""The store contract: bytes at paths, and nothing else.
+
+A store never knows what a shard is. Paths are relative, with `/`, without `..`, empty parts or backslashes; `""`
+names the root. What a store cannot do it declares in `capabilities`, and refuses by name.
+
+Guarantees that every store makes (`headrace.testing.StoreContract` checks them):
+
+- An object appears whole or not at all; `put` replaces it atomically.
+- `put_if_absent` has exactly one winner among any number of concurrent callers.
+- `get_ranges` returns exactly the bytes asked for, or raises; it never returns fewer.
+- `FileInfo.version` differs whenever an object was replaced.
+- A store pickles as its configuration; open handles are made anew in each process.
+"""
+
+from abc import ABC, abstractmethod
+from types import TracebackType
+from typing import NamedTuple, Protocol, Self, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.errors import PathOutsideRootError, UnsupportedOperationError
+
+__all__ = ["Buffer", "ByteWriter", "Capabilities", "FileInfo", "Store", "checked_path"]
+
+Buffer = bytes | bytearray | memoryview
+
+
+class FileInfo(NamedTuple):
+    """What a listing says of one object."""
+
+    path: str
+    size_bytes: int
+    version: str  # opaque; another value after every replacement
+    modified_s: float  # by the store's own clock, seconds since 1970
+
+
+class Capabilities(NamedTuple):
+    """What a store can do beyond get, put, delete and list."""
+
+    view: bool  # view(): an object as memory, without copying
+    rename: bool  # open_writer(), rename() and folders that move as one
+    durable: bool  # what put() and sync() acknowledged survives a power cut
+
+
+@runtime_checkable
+class ByteWriter(Protocol):
+    """A new object being written front to back; nothing is promised before sync()."""
+
+    def write(self, data: Buffer) -> None:
+        """Append all of data."""
+        ...
+
+    def sync(self) -> None:
+        """Return once everything written is durable, as far as the store is."""
+        ...
+
+    def close(self) -> None:
+        """Release the handle; does not sync. Twice is harmless."""
+        ...
+
+
+class Store(ABC):
+    """Bytes at paths. Subclasses implement the abstract methods and what they declare in `capabilities`."""
+
+    capabilities: Capabilities
+    location: str  # for messages only: a directory or URL without secrets
+
+    @abstractmethod
+    def head(self, path: str) -> FileInfo:
+        """Size and version of the object; NotFoundError when there is none (a folder is none)."""
+
+    @abstractmethod
+    def get(self, path: str) -> bytes:
+        """The whole object; NotFoundError when there is none."""
+
+    @abstractmethod
+    def get_ranges(self, path: str, starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> list[memoryview]:
+        """One read-only memoryview a range, in request order; repeats and overlaps are allowed.
+
+        starts and lengths have shape (num_ranges,), in bytes; a length of 0 gives an empty view, also at the end.
+        Raises TruncatedReadError for a range that reaches past the end, ValueError for a negative start or length.
+        """
+
+    @abstractmethod
+    def put(self, path: str, data: Buffer) -> None:
+        """Store data at path, whole and atomically, replacing what was there. Folders appear as needed."""
+
+    @abstractmethod
+    def put_if_absent(self, path: str, data: Buffer) -> None:
+        """Store data at path if nothing is there, else raise AlreadyExistsError. One caller of many wins."""
+
+    @abstractmethod
+    def delete(self, path: str) -> None:
+        """Remove the object. That it is absent already is fine."""
+
+    @abstractmethod
+    def list(self, folder: str = "", *, recursive: bool = True) -> list[FileInfo]:
+        """The objects below the folder, sorted by path; empty when it does not exist. Files in flight are not listed."""
+
+    @abstractmethod
+    def folders(self, folder: str = "") -> list[str]:
+        """Names of the folders directly below the folder, sorted; empty when there are none."""
+
+    def view(self, path: str) -> memoryview:
+        """The object's bytes as read-only memory, valid while the view lives, even after the object is replaced.
+
+        Needs capabilities.view. An empty object gives an empty view.
+        """
+        raise UnsupportedOperationError(self.location, "map objects into memory", "read with get_ranges")
+
+    def open_writer(self, path: str) -> ByteWriter:
+        """A new object at path (an older one is emptied), written front to back. Needs capabilities.rename."""
+        raise UnsupportedOperationError(self.location, "write objects piece by piece", "use put")
+
+    def rename(self, source: str, target: str) -> None:
+        """Move an object or a whole folder, atomically and durably; an object at target is replaced.
+
+        NotFoundError when source is absent or target's parent folder is. Needs capabilities.rename.
+        """
+        raise UnsupportedOperationError(self.location, "rename objects", "write to a local directory")
+
+    def make_folder(self, folder: str) -> None:
+        """Create the folder and its parents; that it exists is fine. Needs capabilities.rename."""
+        raise UnsupportedOperationError(self.location, "create folders", "object stores have none")
+
+    def remove_folder(self, folder: str) -> None:
+        """Remove the folder with all it holds; that it is absent is fine. Needs capabilities.rename."""
+        raise UnsupportedOperationError(self.location, "remove folders", "object stores have none")
+
+    def remove_orphans(self, folder: str = "") -> None:
+        """Remove files in flight that dead processes left directly in this folder. Others are untouched."""
+
+    @property
+    def max_views(self) -> int:
+        """How many views one reader may hold at a time, so that open files stay within the process's limit."""
+        return 1 << 20
+
+    def close(self) -> None:
+        """Release open handles; the store opens them anew when used again."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
+def checked_path(path: str) -> str:
+    """path itself where it is a proper relative path; PathOutsideRootError otherwise. `""` is refused too."""
+    if not path or "\\" in path or "\0" in path or any(part in ("", ".", "..") for part in path.split("/")):
+        raise PathOutsideRootError(path)
+    return path

@@ -21,6 +21,7 @@
     │   ├── ShardOwnedError                                  another writer has the shard
     │   └── LeaseLostError                                   another writer took this shard over
     ├── PreparationError                                     a task failed; names its split
+    │   └── InputError             (ValueError)          an input file or a setting for it is unusable
     ├── ClosedError                    (RuntimeError)        used before open() or after close()
     ├── OrderError                     (ValueError)          a plan that cannot be dealt to the ranks
     ├── StateMismatchError             (ValueError)          a saved state belongs to other data or settings
@@ -41,6 +42,7 @@ __all__ = [
     "DatasetError",
     "FieldError",
     "HeadraceError",
+    "InputError",
     "LeaseLostError",
     "ManifestError",
     "ManifestVersionError",
@@ -229,6 +231,14 @@ class LeaseLostError(WriteError):
 
 class PreparationError(HeadraceError):
     """A preparation task failed; its siblings were stopped and nothing was published."""
+
+
+class InputError(PreparationError, ValueError):
+    """A raw input is missing, damaged or not of the form it was said to be; names the file and the line or byte."""
+
+    def __init__(self, where: str, problem: str) -> None:
+        super().__init__(f"{where}: {problem}")
+        self.where, self.problem = where, problem
 
 
 class ClosedError(HeadraceError, RuntimeError):

@@ -19,9 +19,19 @@ from typing import NamedTuple, Protocol, Self, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.errors import PathOutsideRootError, UnsupportedOperationError
+from headrace.errors import PathOutsideRootError, TruncatedReadError, UnsupportedOperationError
 
-__all__ = ["Buffer", "ByteWriter", "Capabilities", "FileInfo", "Store", "checked_path"]
+__all__ = [
+    "Buffer",
+    "ByteWriter",
+    "Capabilities",
+    "FileInfo",
+    "Store",
+    "byte_view",
+    "checked_folder",
+    "checked_path",
+    "checked_ranges",
+]
 
 Buffer = bytes | bytearray | memoryview
 
@@ -79,7 +89,8 @@ class Store(ABC):
         """One read-only memoryview a range, in request order; repeats and overlaps are allowed.
 
         starts and lengths have shape (num_ranges,), in bytes; a length of 0 gives an empty view, also at the end.
-        Raises TruncatedReadError for a range that reaches past the end, ValueError for a negative start or length.
+        Raises TruncatedReadError for a range that reaches past the end, ValueError for a negative start or length,
+        NotFoundError when there is no such object.
         """
 
     @abstractmethod
@@ -92,15 +103,15 @@ class Store(ABC):
 
     @abstractmethod
     def delete(self, path: str) -> None:
-        """Remove the object. That it is absent already is fine."""
-
-    @abstractmethod
-    def list(self, folder: str = "", *, recursive: bool = True) -> list[FileInfo]:
-        """The objects below the folder, sorted by path; empty when it does not exist. Files in flight are not listed."""
+        """Remove the object. That it is absent already is fine, and a folder is no object."""
 
     @abstractmethod
     def folders(self, folder: str = "") -> list[str]:
-        """Names of the folders directly below the folder, sorted; empty when there are none."""
+        """Names of the folders directly below the folder, sorted; [] when there are none. Empty ones count."""
+
+    @abstractmethod
+    def list(self, folder: str = "", *, recursive: bool = True) -> list[FileInfo]:
+        """The objects below the folder, sorted by path; [] when it does not exist. Files in flight are not listed."""
 
     def view(self, path: str) -> memoryview:
         """The object's bytes as read-only memory, valid while the view lives, even after the object is replaced.
@@ -110,25 +121,32 @@ class Store(ABC):
         raise UnsupportedOperationError(self.location, "map objects into memory", "read with get_ranges")
 
     def open_writer(self, path: str) -> ByteWriter:
-        """A new object at path (an older one is emptied), written front to back. Needs capabilities.rename."""
+        """A new, empty object at path in place of an older one, written front to back. Needs capabilities.rename.
+
+        NotFoundError when the parent folder is absent: a writer whose folder was taken away must not get it back.
+        """
         raise UnsupportedOperationError(self.location, "write objects piece by piece", "use put")
 
     def rename(self, source: str, target: str) -> None:
         """Move an object or a whole folder, atomically and durably; an object at target is replaced.
 
-        NotFoundError when source is absent or target's parent folder is. Needs capabilities.rename.
+        NotFoundError when source is absent or target's parent folder is; StoreError when target is a folder that
+        holds something, or one of the two is a folder and the other an object. Needs capabilities.rename.
         """
         raise UnsupportedOperationError(self.location, "rename objects", "write to a local directory")
 
     def make_folder(self, folder: str) -> None:
-        """Create the folder and its parents; that it exists is fine. Needs capabilities.rename."""
+        """Create the folder and its parents; that it exists is fine (`""` too). Needs capabilities.rename."""
         raise UnsupportedOperationError(self.location, "create folders", "object stores have none")
 
     def remove_folder(self, folder: str) -> None:
-        """Remove the folder with all it holds; that it is absent is fine. Needs capabilities.rename."""
+        """Remove the folder with all it holds; that it is absent is fine. Needs capabilities.rename.
+
+        A link is removed itself, never what it points to. The root (`""`) is refused.
+        """
         raise UnsupportedOperationError(self.location, "remove folders", "object stores have none")
 
-    def remove_orphans(self, folder: str = "") -> None:
+    def remove_orphans(self, folder: str = "") -> None:  # noqa: B027 - most stores leave none
         """Remove files in flight that dead processes left directly in this folder. Others are untouched."""
 
     @property
@@ -136,13 +154,15 @@ class Store(ABC):
         """How many views one reader may hold at a time, so that open files stay within the process's limit."""
         return 1 << 20
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - a store may have none
         """Release open handles; the store opens them anew when used again."""
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
 
@@ -151,3 +171,42 @@ def checked_path(path: str) -> str:
     if not path or "\\" in path or "\0" in path or any(part in ("", ".", "..") for part in path.split("/")):
         raise PathOutsideRootError(path)
     return path
+
+
+def checked_folder(folder: str) -> str:
+    """folder itself where it is `""` or a proper relative path; PathOutsideRootError otherwise."""
+    return folder and checked_path(folder)
+
+
+def checked_ranges(
+    where: str, starts: NDArray[np.int64], lengths: NDArray[np.int64], size_bytes: int
+) -> list[tuple[int, int]]:
+    """The (start, length) of each range as plain integers, for an object of size_bytes called where.
+
+    Raises what get_ranges promises: TruncatedReadError past the end, ValueError for anything that is no range.
+    """
+    first, count = np.asarray(starts), np.asarray(lengths)
+    if first.ndim != 1 or first.shape != count.shape:
+        raise ValueError(
+            f"{where}: starts and lengths must be one-dimensional and alike, not {first.shape}, {count.shape}"
+        )
+    if first.size == 0:
+        return []
+    if first.dtype.kind not in "iu" or count.dtype.kind not in "iu":
+        raise ValueError(f"{where}: starts and lengths must be integers, not {first.dtype} and {count.dtype}")
+    if first.min() < 0 or count.min() < 0:
+        index = int(np.flatnonzero((first < 0) | (count < 0))[0])
+        raise ValueError(
+            f"{where}: range {index} has start {first[index]} and length {count[index]}; both must be >= 0"
+        )
+    past = (first > size_bytes) | (count > size_bytes - np.minimum(first, size_bytes))  # no sum: it could overflow
+    if past.any():
+        index = int(np.argmax(past))
+        raise TruncatedReadError(where, int(first[index]), int(count[index]), size_bytes)
+    return list(zip(first.tolist(), count.tolist(), strict=True))
+
+
+def byte_view(data: Buffer) -> memoryview:
+    """data as one-dimensional memory of single bytes, without copying; a wider memoryview counts its bytes."""
+    view = memoryview(data)
+    return view.cast("B") if view.nbytes else memoryview(b"")

@@ -1,0 +1,31 @@
+"""Bytes at paths: the first of the three islands.
+
+`store.py` is the contract, `local.py` a directory (`files.py` holds its steps, `descriptors.py` its open files),
+`memory.py` a dictionary that behaves the same. `identity.py` tells whether the process that left something behind still
+lives, and `lease.py` builds single ownership on that. Nothing here knows what a shard is.
+"""
+
+from headrace.store.identity import attempt_id, is_dead, is_here, process_identity
+from headrace.store.lease import Holder, Lease, acquire, open_leases
+from headrace.store.local import LocalStore
+from headrace.store.memory import MemoryStore
+from headrace.store.store import Buffer, ByteWriter, Capabilities, FileInfo, Store, checked_path
+
+__all__ = [
+    "Buffer",
+    "ByteWriter",
+    "Capabilities",
+    "FileInfo",
+    "Holder",
+    "Lease",
+    "LocalStore",
+    "MemoryStore",
+    "Store",
+    "acquire",
+    "attempt_id",
+    "checked_path",
+    "is_dead",
+    "is_here",
+    "open_leases",
+    "process_identity",
+]

@@ -1,0 +1,268 @@
+"""One owner at a time, and takeover from the dead.
+
+A lease is a numbered token, `<folder>/<name>.<token>.lease`, made by put_if_absent. The holder is who made the highest
+token; taking over means making the next one:
+
+    held by a dead process             acquire()                                  held
+    name.1.lease          ->  name.1.lease, name.2.lease  ->  on_takeover(1)  ->  name.2.lease
+                              the claim: one of many wins     the fence           the dead one's token goes last
+
+A crash between any two steps leaves tokens of dead processes, and the next acquire() treats all of them as above.
+
+The lease alone does not stop a holder that was only asleep. on_takeover does: it must make the predecessor's next
+commit step impossible, for example by renaming its attempt folder away. Therefore a holder
+
+- creates its attempt folder before acquire(), or calls check() after creating it: a folder that appears after the
+  takeover would escape the fence;
+- commits only by renames out of that folder, and never creates the folder again.
+
+Processes of this host are judged by whether they live, however old their lease is. Of another host's processes nothing
+is known, so their lease counts for expires_s after it was made or renewed (`<name>.<token>.beat`), by the store's own
+clock, which is read by writing `<name>.clock`.
+"""
+
+import os
+import re
+import time
+from collections.abc import Callable
+from typing import NamedTuple, TypedDict
+
+import msgspec
+
+from headrace.errors import AlreadyExistsError, LeaseLostError, NotFoundError, ShardOwnedError
+from headrace.store.identity import attempt_id, is_dead, is_here, parsed_identity, process_identity
+from headrace.store.store import FileInfo, Store
+
+__all__ = [
+    "Holder",
+    "Lease",
+    "acquire",
+    "attempt_id",
+    "is_dead",
+    "open_leases",
+    "process_identity",
+]
+
+RENEW_EVERY_S = 60.0
+_FILE = re.compile(r"(.+)\.([0-9]{1,18})\.(lease|beat)", re.DOTALL)
+
+
+class Holder(TypedDict):
+    """Who made a token, as it says itself."""
+
+    host: str
+    boot: str
+    pid: int
+    started: int  # clock ticks since boot
+    attempt: str
+    acquired_at: float  # seconds since 1970 by the holder's clock
+
+
+class Lease:
+    """The right to write one thing, held until release() or until another process takes it over."""
+
+    def __init__(self, store: Store, path: str, token: int, *, what: str, content: bytes) -> None:
+        self.token = token
+        self._store = store
+        self._path = path  # without "<token>.lease"
+        self._what = what
+        self._content = content
+        self._process = os.getpid()
+        self._renewed_s = time.monotonic()
+        self._released = False
+
+    def check(self) -> None:
+        """Return if this lease is still held; LeaseLostError after a takeover, a release or a fork."""
+        if self._released or self._process != os.getpid() or not self._is_own():
+            raise LeaseLostError(self._store.location, self._what)
+        # Tokens are made in turn and deleted from the lowest, so a successor's is the next one while ours exists.
+        try:
+            self._store.head(_token_path(self._path, self.token + 1))
+        except NotFoundError:
+            return
+        raise LeaseLostError(self._store.location, self._what)
+
+    def renew(self) -> None:
+        """Keep processes on other hosts from taking the lease for expired. Costs something once a minute only.
+
+        Raises LeaseLostError, once a minute, when the lease is lost.
+        """
+        if time.monotonic() - self._renewed_s < RENEW_EVERY_S:
+            return
+        self.check()
+        # A file of its own: rewriting the token could bring it back after a successor deleted it.
+        beat = f"{self._path}.{self.token}.beat"
+        self._store.put(beat, b"")
+        self._renewed_s = time.monotonic()
+        try:
+            self.check()
+        except LeaseLostError:
+            self._store.delete(beat)
+            raise
+
+    def release(self) -> None:
+        """Let the next one in. Twice is harmless, and so is a lost lease or a forked child's copy."""
+        if self._released or self._process != os.getpid():
+            return
+        self._released = True
+        if self._is_own():  # after a takeover and a release the same number may be somebody else's
+            self._store.delete(f"{self._path}.{self.token}.beat")
+            self._store.delete(_token_path(self._path, self.token))
+
+    def _is_own(self) -> bool:
+        try:
+            return self._store.get(_token_path(self._path, self.token)) == self._content
+        except NotFoundError:
+            return False
+
+
+def acquire(
+    store: Store,
+    folder: str,
+    name: str,
+    *,
+    what: str,
+    attempt: str,
+    force: bool = False,
+    expires_s: float = 3600.0,
+    on_takeover: Callable[[str], None],
+) -> Lease:
+    """The lease called name, once nobody alive holds it; ShardOwnedError, with the holder, while somebody does.
+
+    what names the thing in messages. force takes the lease from a living holder too. on_takeover gets the attempt of
+    every predecessor, lowest first, before any of their tokens is deleted; it may be called again for an attempt that a
+    crashed taker had handled. Of many concurrent callers at most one wins, and exactly one if the holder was dead.
+    """
+    path = f"{folder}/{name}" if folder else name
+    content = _encoded(attempt)
+    while True:
+        seen = _Tokens.listed(store, folder, name)
+        if not force:
+            _refuse_if_held(store, path, seen, what=what, expires_s=expires_s)
+        token = max(seen.leases, default=0) + 1
+        lease = Lease(store, path, token, what=what, content=content)
+        try:
+            store.put_if_absent(_token_path(path, token), content)
+        except AlreadyExistsError:
+            if not lease._is_own():  # ours after all where a store repeats a request whose answer was lost
+                continue
+        try:
+            if _Tokens.listed(store, folder, name).without(token) != seen.leases:
+                # What we judged is not what is there now: somebody came and went while we were looking.
+                lease.release()
+                continue
+            _take_over(store, seen, on_takeover)
+        except BaseException:
+            lease.release()
+            raise
+        return lease
+
+
+def open_leases(store: Store, folder: str) -> dict[str, Holder]:
+    """The holder of every lease below the folder, dead or alive, by name; a lease in a subfolder is "subfolder/name".
+
+    A holder whose file says nothing readable has pid 0 and an empty attempt.
+    """
+    highest: dict[str, FileInfo] = {}
+    tokens: dict[str, int] = {}
+    start = len(folder) + 1 if folder else 0
+    for entry in store.list(folder):
+        match = _FILE.fullmatch(entry.path[start:])
+        if match and match[3] == "lease" and int(match[2]) > tokens.get(match[1], 0):
+            tokens[match[1]], highest[match[1]] = int(match[2]), entry
+    holders = {name: _holder(store, entry.path) for name, entry in highest.items()}
+    return {name: holder for name, holder in holders.items() if holder is not None}
+
+
+class _Tokens(NamedTuple):
+    """What one listing says about one lease."""
+
+    leases: dict[int, FileInfo]
+    beats: dict[int, FileInfo]
+    rest: list[str]  # beats and clocks: nobody misses them once the lease changes hands
+
+    @classmethod
+    def listed(cls, store: Store, folder: str, name: str) -> "_Tokens":
+        found = cls({}, {}, [])
+        start = len(folder) + 1 if folder else 0
+        for entry in store.list(folder, recursive=False):
+            own = entry.path[start:]
+            if not own.startswith(name):
+                continue
+            match = _FILE.fullmatch(own)
+            if match and match[1] == name and match[3] == "lease":
+                found.leases[int(match[2])] = entry
+            elif match and match[1] == name:
+                found.beats[int(match[2])] = entry
+                found.rest.append(entry.path)
+            elif own == f"{name}.clock":
+                found.rest.append(entry.path)
+        return found
+
+    def without(self, token: int) -> dict[int, FileInfo]:
+        return {other: entry for other, entry in self.leases.items() if other != token}
+
+
+def _refuse_if_held(store: Store, path: str, seen: _Tokens, *, what: str, expires_s: float) -> None:
+    for token, entry in sorted(seen.leases.items(), reverse=True):
+        holder = _holder(store, entry.path)
+        if holder is None or is_dead(holder["attempt"]):
+            continue  # one that vanished is noticed by the second listing
+        if is_here(holder["attempt"]):
+            raise ShardOwnedError(store.location, what, holder, max(0.0, time.time() - holder["acquired_at"]))
+        now_s = _store_clock_s(store, path)
+        renewed = seen.beats.get(token, entry)
+        if now_s - max(entry.modified_s, renewed.modified_s) < expires_s:
+            raise ShardOwnedError(store.location, what, holder, max(0.0, now_s - entry.modified_s))
+
+
+def _take_over(store: Store, seen: _Tokens, on_takeover: Callable[[str], None]) -> None:
+    predecessors = sorted(seen.leases.items())
+    for _, entry in predecessors:
+        holder = _holder(store, entry.path)
+        if holder is not None and holder["attempt"]:
+            on_takeover(holder["attempt"])
+    for _, entry in predecessors:
+        store.delete(entry.path)
+    for leftover in seen.rest:
+        store.delete(leftover)
+
+
+def _store_clock_s(store: Store, path: str) -> float:
+    clock = f"{path}.clock"
+    while True:
+        store.put(clock, b"")
+        try:
+            now_s = store.head(clock).modified_s
+        except NotFoundError:  # another contender reads the clock too and was done first
+            continue
+        store.delete(clock)
+        return now_s
+
+
+def _token_path(path: str, token: int) -> str:
+    return f"{path}.{token}.lease"
+
+
+def _encoded(attempt: str) -> bytes:
+    identity = parsed_identity(attempt) or parsed_identity(process_identity())
+    assert identity is not None  # a process always has one
+    holder = Holder(
+        host=os.uname().nodename,
+        boot=identity.boot,
+        pid=identity.pid,
+        started=identity.start_ticks,
+        attempt=attempt,
+        acquired_at=time.time(),
+    )
+    return msgspec.json.encode(holder)
+
+
+def _holder(store: Store, path: str) -> Holder | None:
+    """Who made the token; None when it is gone."""
+    try:
+        return msgspec.json.decode(store.get(path), type=Holder)
+    except NotFoundError:
+        return None
+    except msgspec.DecodeError:  # cut short by a power failure: nobody to ask, so it can only expire
+        return Holder(host="(unknown)", boot="", pid=0, started=0, attempt="", acquired_at=0.0)

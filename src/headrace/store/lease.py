@@ -1,7 +1,8 @@
 """One owner at a time, and takeover from the dead.
 
-A lease is a numbered token, `<folder>/<name>.<token>.lease`, made by put_if_absent. The holder is who made the highest
-token; taking over means making the next one:
+A lease is a numbered token, `<folder>/<xx>/<name>.<token>.lease`, made by put_if_absent; xx, two hexadecimal digits of
+the name's digest, keeps listings short when one process holds ten thousand. The holder is who made the highest token;
+taking over means making the next one:
 
     held by a dead process             acquire()                                  held
     name.1.lease          ->  name.1.lease, name.2.lease  ->  on_takeover(1)  ->  name.2.lease
@@ -18,9 +19,10 @@ commit step impossible, for example by renaming its attempt folder away. Therefo
 
 Processes of this host are judged by whether they live, however old their lease is. Of another host's processes nothing
 is known, so their lease counts for expires_s after it was made or renewed (`<name>.<token>.beat`), by the store's own
-clock, which is read by writing `<name>.clock`.
+clock, which is read by writing `<name>.0.clock`.
 """
 
+import hashlib
 import os
 import re
 import time
@@ -44,7 +46,7 @@ __all__ = [
 ]
 
 RENEW_EVERY_S = 60.0
-_FILE = re.compile(r"(.+)\.([0-9]{1,18})\.(lease|beat)", re.DOTALL)
+_FILE = re.compile(r"(.+)\.([0-9]{1,18})\.(lease|beat|clock)", re.DOTALL)
 
 
 class Holder(TypedDict):
@@ -133,10 +135,10 @@ def acquire(
     every predecessor, lowest first, before any of their tokens is deleted; it may be called again for an attempt that a
     crashed taker had handled. Of many concurrent callers at most one wins, and exactly one if the holder was dead.
     """
-    path = f"{folder}/{name}" if folder else name
+    path = _lease_path(folder, name)
     content = _encoded(attempt)
     while True:
-        seen = _Tokens.listed(store, folder, name)
+        seen = _Tokens.listed(store, path)
         if not force:
             _refuse_if_held(store, path, seen, what=what, expires_s=expires_s)
         token = max(seen.leases, default=0) + 1
@@ -147,7 +149,7 @@ def acquire(
             if not lease._is_own():  # ours after all where a store repeats a request whose answer was lost
                 continue
         try:
-            if _Tokens.listed(store, folder, name).without(token) != seen.leases:
+            if _Tokens.listed(store, path).without(token) != seen.leases:
                 # What we judged is not what is there now: somebody came and went while we were looking.
                 lease.release()
                 continue
@@ -159,18 +161,16 @@ def acquire(
 
 
 def open_leases(store: Store, folder: str) -> dict[str, Holder]:
-    """The holder of every lease below the folder, dead or alive, by name; a lease in a subfolder is "subfolder/name".
+    """The holder of every lease in the folder, dead or alive, by name.
 
     A holder whose file says nothing readable has pid 0 and an empty attempt.
     """
-    highest: dict[str, FileInfo] = {}
-    tokens: dict[str, int] = {}
-    start = len(folder) + 1 if folder else 0
+    highest: dict[str, tuple[int, str]] = {}  # name -> token, path
     for entry in store.list(folder):
-        match = _FILE.fullmatch(entry.path[start:])
-        if match and match[3] == "lease" and int(match[2]) > tokens.get(match[1], 0):
-            tokens[match[1]], highest[match[1]] = int(match[2]), entry
-    holders = {name: _holder(store, entry.path) for name, entry in highest.items()}
+        name, token, kind = _parsed(entry.path)
+        if kind == "lease" and entry.path == _token_path(_lease_path(folder, name), token):
+            highest[name] = max(highest.get(name, (0, "")), (token, entry.path))
+    holders = {name: _holder(store, path) for name, (_, path) in highest.items()}
     return {name: holder for name, holder in holders.items() if holder is not None}
 
 
@@ -182,21 +182,19 @@ class _Tokens(NamedTuple):
     rest: list[str]  # beats and clocks: nobody misses them once the lease changes hands
 
     @classmethod
-    def listed(cls, store: Store, folder: str, name: str) -> "_Tokens":
+    def listed(cls, store: Store, path: str) -> "_Tokens":
         found = cls({}, {}, [])
-        start = len(folder) + 1 if folder else 0
+        folder, _, name = path.rpartition("/")
         for entry in store.list(folder, recursive=False):
-            own = entry.path[start:]
-            if not own.startswith(name):
+            entry_name, token, kind = _parsed(entry.path)
+            if entry_name != name:
                 continue
-            match = _FILE.fullmatch(own)
-            if match and match[1] == name and match[3] == "lease":
-                found.leases[int(match[2])] = entry
-            elif match and match[1] == name:
-                found.beats[int(match[2])] = entry
+            if kind == "lease":
+                found.leases[token] = entry
+            else:
                 found.rest.append(entry.path)
-            elif own == f"{name}.clock":
-                found.rest.append(entry.path)
+            if kind == "beat":
+                found.beats[token] = entry
         return found
 
     def without(self, token: int) -> dict[int, FileInfo]:
@@ -229,7 +227,7 @@ def _take_over(store: Store, seen: _Tokens, on_takeover: Callable[[str], None]) 
 
 
 def _store_clock_s(store: Store, path: str) -> float:
-    clock = f"{path}.clock"
+    clock = f"{path}.0.clock"
     while True:
         store.put(clock, b"")
         try:
@@ -238,6 +236,17 @@ def _store_clock_s(store: Store, path: str) -> float:
             continue
         store.delete(clock)
         return now_s
+
+
+def _lease_path(folder: str, name: str) -> str:
+    fan = hashlib.blake2b(name.encode(), digest_size=1).hexdigest()
+    return f"{folder}/{fan}/{name}" if folder else f"{fan}/{name}"
+
+
+def _parsed(path: str) -> tuple[str, int, str]:
+    """Name, token and kind of a file; ("", 0, "") when it is not part of a lease."""
+    match = _FILE.fullmatch(path.rpartition("/")[2])
+    return (match[1], int(match[2]), match[3]) if match else ("", 0, "")
 
 
 def _token_path(path: str, token: int) -> str:

@@ -1,0 +1,207 @@
+# ruff: noqa: D102 - the tests' names are sentences
+"""The part of the store contract that speaks of optional capabilities: views, writers, renames and folders."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from headrace.errors import NotFoundError, StoreError, UnsupportedOperationError
+from headrace.store import Store
+
+__all__ = ["CapabilityContract"]
+
+
+class CapabilityContract:
+    """Tests of what a store declares, and that it refuses the rest by name; StoreContract has these and all others."""
+
+    def make_store(self, tmp_path):
+            return MyStore(tmp_path / "data")
+
+Optional capabilities are tested where the store declares them; where it does not, that it refuses them by name.
+"""
+
+import pickle  # noqa: TID251 - the contract is that stores pickle; nothing read from a data set is unpickled
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from headrace.errors import (
+    AlreadyExistsError,
+    NotFoundError,
+    PathOutsideRootError,
+    TruncatedReadError,
+)
+from headrace.store import Store
+from headrace.testing.capability_contract import CapabilityContract
+
+__all__ = ["StoreContract"]
+
+ODD_NAMES = (
+    "with blanks  .bin",
+    "a#b",
+    "a%20b",
+    "a?b&c=d",
+    "~tilde",
+    ".hidden",
+    "..dots",
+    "caf\u00e9",
+    "cafe\u0301",  # the same to the eye, other bytes
+    "quo'te\"s",
+    "star*[0]",
+    "n" * 200,
+)
+
+
+class StoreContract(CapabilityContract):
+    """Tests that hold for every store; a subclass defines make_store."""
+
+    def make_store(self, tmp_path: Path) -> Store:
+        """A new, empty store; tmp_path is a fresh directory."""
+        raise NotImplementedError("define make_store(self, tmp_path) in the subclass")
+
+    @pytest.fixture
+    def store(self, tmp_path: Path) -> Store:
+        return self.make_store(tmp_path)
+
+    @pytest.fixture
+    def viewing(self, store: Store) -> Store:
+        if not store.capabilities.view:
+            pytest.skip("the store declares no views")
+        return store
+
+    @pytest.fixture
+    def renaming(self, store: Store) -> Store:
+        if not store.capabilities.rename:
+            pytest.skip("the store declares no renames")
+        return store
+
+    def test_undeclared_capabilities_are_refused_by_name(self, store: Store) -> None:
+        store.put("folder/object", b"data")
+        refused: list[tuple[str, Callable[[], object]]] = []
+        if not store.capabilities.view:
+            refused.append(("map", lambda: store.view("folder/object")))
+        if not store.capabilities.rename:
+            refused += [
+                ("piece by piece", lambda: store.open_writer("other")),
+                ("rename", lambda: store.rename("folder/object", "other")),
+                ("create folders", lambda: store.make_folder("other")),
+                ("remove folders", lambda: store.remove_folder("folder")),
+            ]
+        for operation, call in refused:
+            with pytest.raises(UnsupportedOperationError, match=operation) as caught:
+                call()
+            assert store.location in str(caught.value)
+        assert [entry.path for entry in store.list()] == ["folder/object"]
+
+    # Views
+
+    @pytest.mark.parametrize("data", [b"", b"data", bytes(100_000)])
+    def test_a_view_is_the_object_and_cannot_be_written(self, viewing: Store, data: bytes) -> None:
+        viewing.put("object", data)
+        view = viewing.view("object")
+        assert bytes(view) == data
+        assert view.readonly
+        assert viewing.max_views >= 1
+
+    def test_a_view_outlives_the_object_and_the_store(self, viewing: Store) -> None:
+        viewing.put("object", b"old data")
+        replaced = viewing.view("object")
+        viewing.put("object", b"new")
+        deleted = viewing.view("object")
+        viewing.delete("object")
+        viewing.close()
+        assert (bytes(replaced), bytes(deleted)) == (b"old data", b"new")
+
+    # Writers, renames and folders
+
+    def test_a_writer_appends_whole_buffers_front_to_back(self, renaming: Store) -> None:
+        renaming.put("folder/object", b"what was there before, and longer")
+        writer = renaming.open_writer("folder/object")
+        for data in (b"abc", bytearray(b""), np.arange(3, dtype="<u2").data, b"x" * 100_000):
+            writer.write(data)
+        writer.sync()
+        assert renaming.get("folder/object") == b"abc" + b"\0\0\1\0\2\0" + b"x" * 100_000
+        writer.write(b"end")
+        writer.close()
+        writer.close()
+        assert renaming.get("folder/object")[-4:] == b"xend"
+        with pytest.raises(ValueError, match="closed"):
+            writer.write(b"more")
+
+    def test_a_writer_needs_its_folder(self, renaming: Store) -> None:
+        with pytest.raises(NotFoundError, match="absent/object"):
+            renaming.open_writer("absent/object")
+        renaming.make_folder("deep/folder")
+        renaming.open_writer("deep/folder/object").close()
+        assert renaming.get("deep/folder/object") == b""
+
+    def test_a_new_writer_leaves_views_of_the_older_object_whole(self, renaming: Store, viewing: Store) -> None:
+        viewing.put("object", b"old data")
+        view = viewing.view("object")
+        renaming.open_writer("object").close()
+        assert bytes(view) == b"old data"
+
+    def test_a_rename_moves_an_object_and_replaces_the_target(self, renaming: Store) -> None:
+        renaming.put("a/old", b"new data")
+        renaming.put("b/new", b"stale")
+        renaming.get_ranges("b/new", np.array([0]), np.array([5]))
+        renaming.rename("a/old", "b/new")
+        assert [entry.path for entry in renaming.list()] == ["b/new"]
+        assert bytes(renaming.get_ranges("b/new", np.array([0]), np.array([8]))[0]) == b"new data"
+
+    def test_a_rename_moves_a_folder_as_one(self, renaming: Store) -> None:
+        renaming.put("a/b/one", b"1")
+        renaming.put("a/b/c/two", b"2")
+        renaming.get_ranges("a/b/one", np.array([0]), np.array([1]))
+        renaming.rename("a/b", "moved")
+        assert [entry.path for entry in renaming.list()] == ["moved/c/two", "moved/one"]
+        assert renaming.folders() == ["a", "moved"]
+        with pytest.raises(NotFoundError):
+            renaming.get_ranges("a/b/one", np.array([0]), np.array([1]))
+
+    def test_a_rename_needs_its_source_and_the_targets_folder(self, renaming: Store) -> None:
+        renaming.put("a/object", b"data")
+        with pytest.raises(NotFoundError, match="absent"):
+            renaming.rename("absent", "a/other")
+        with pytest.raises(NotFoundError, match="nowhere"):
+            renaming.rename("a/object", "nowhere/object")
+        assert renaming.get("a/object") == b"data"
+
+    def test_a_rename_never_merges_folders_nor_mixes_kinds(self, renaming: Store) -> None:
+        renaming.put("a/one", b"1")
+        renaming.put("b/two", b"2")
+        for source, target in [("a", "b"), ("a", "b/two"), ("a/one", "b"), ("a", "a/inside")]:
+            with pytest.raises(StoreError):
+                renaming.rename(source, target)
+        assert [entry.path for entry in renaming.list()] == ["a/one", "b/two"]
+
+    def test_a_writer_whose_folder_was_renamed_away_cannot_commit(self, renaming: Store) -> None:
+        renaming.make_folder("attempts/one")
+        writer = renaming.open_writer("attempts/one/object")
+        writer.write(b"data")
+        renaming.rename("attempts/one", "attempts/lost")
+        writer.write(b"more")
+        writer.sync()
+        writer.close()
+        with pytest.raises(NotFoundError):
+            renaming.rename("attempts/one/object", "object")
+        with pytest.raises(NotFoundError):
+            renaming.open_writer("attempts/one/object")
+
+    def test_folders_are_made_with_their_parents_and_removed_with_their_content(self, renaming: Store) -> None:
+        renaming.make_folder("a/b/c")
+        renaming.make_folder("a/b/c")
+        renaming.make_folder("")
+        assert (renaming.folders("a"), renaming.folders("a/b")) == (["b"], ["c"])
+        renaming.put("a/b/c/object", b"data")
+        renaming.put("a/bc", b"stays")
+        renaming.remove_folder("a/b")
+        renaming.remove_folder("a/b")
+        assert renaming.folders("a") == []
+        assert [entry.path for entry in renaming.list()] == ["a/bc"]

@@ -16,51 +16,6 @@ __all__ = ["CapabilityContract"]
 class CapabilityContract:
     """Tests of what a store declares, and that it refuses the rest by name; StoreContract has these and all others."""
 
-    def make_store(self, tmp_path):
-            return MyStore(tmp_path / "data")
-
-Optional capabilities are tested where the store declares them; where it does not, that it refuses them by name.
-"""
-
-import pickle  # noqa: TID251 - the contract is that stores pickle; nothing read from a data set is unpickled
-import threading
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-
-import numpy as np
-import pytest
-
-from headrace.errors import (
-    AlreadyExistsError,
-    NotFoundError,
-    PathOutsideRootError,
-    TruncatedReadError,
-)
-from headrace.store import Store
-from headrace.testing.capability_contract import CapabilityContract
-
-__all__ = ["StoreContract"]
-
-ODD_NAMES = (
-    "with blanks  .bin",
-    "a#b",
-    "a%20b",
-    "a?b&c=d",
-    "~tilde",
-    ".hidden",
-    "..dots",
-    "caf\u00e9",
-    "cafe\u0301",  # the same to the eye, other bytes
-    "quo'te\"s",
-    "star*[0]",
-    "n" * 200,
-)
-
-
-class StoreContract(CapabilityContract):
-    """Tests that hold for every store; a subclass defines make_store."""
-
     def make_store(self, tmp_path: Path) -> Store:
         """A new, empty store; tmp_path is a fresh directory."""
         raise NotImplementedError("define make_store(self, tmp_path) in the subclass")

@@ -96,9 +96,9 @@ def _file_url_path(url: str) -> str:
         host, slash, path = rest[2:].partition("/")
         rest = slash + path
         if host not in ("", "localhost"):
-            raise ValueError(f"{url!r} names the host {host!r}; a local directory is file:///...")
+            raise ValueError(f"the URL {url!r} names the host {host!r}; a local directory is file:///...")
     if "?" in rest or "#" in rest:
-        raise ValueError(f"{url!r}: in a URL '?' and '#' of a path are written %3F and %23")
+        raise ValueError(f"{url!r} is a URL, in which '?' and '#' of a path are written %3F and %23")
     return unquote(rest)
 
 
@@ -199,14 +199,20 @@ def make_folders(full_path: str, *, fsync: bool) -> None:
 
 def walk(full_path: str, prefix: str, *, recursive: bool, above: tuple[tuple[int, int], ...] = ()) -> list[FileInfo]:
     """The files below a folder, links followed; paths begin with prefix. What vanishes meanwhile is left out."""
+    try:
+        here = os.stat(full_path)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    identity = (here.st_dev, here.st_ino)
+    if identity in above:  # a link to a folder above would never end
+        return []
     found: list[FileInfo] = []
     for name, status in _entries(full_path):
         if stat.S_ISREG(status.st_mode):
             if not (name.startswith(".") and name.endswith(".tmp")):
                 found.append(info(prefix + name, status))
-        elif recursive and stat.S_ISDIR(status.st_mode) and (status.st_dev, status.st_ino) not in above:
-            here = (*above, (status.st_dev, status.st_ino))  # a link to a folder above would never end
-            found += walk(os.path.join(full_path, name), f"{prefix}{name}/", recursive=True, above=here)
+        elif recursive and stat.S_ISDIR(status.st_mode):
+            found += walk(os.path.join(full_path, name), f"{prefix}{name}/", recursive=True, above=(*above, identity))
     return found
 
 

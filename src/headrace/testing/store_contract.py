@@ -12,7 +12,6 @@ import pickle  # noqa: TID251 - the contract is that stores pickle; nothing read
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import numpy as np
 import pytest

@@ -18,8 +18,8 @@ import numpy as np
 import pytest
 
 from headrace.errors import NotFoundError, StoreError, TruncatedReadError
-from headrace.store import LocalStore, files
-from headrace.store.descriptors import Descriptors
+from headrace.store import LocalStore, descriptors, files
+from headrace.store.descriptors import Descriptors, open_to_read
 from headrace.store.identity import attempt_id
 
 fork = multiprocessing.get_context("fork")
@@ -444,15 +444,23 @@ def descriptors_below(folder):
     return sum(link.startswith(str(folder)) for link in links)
 
 
-def test_ranges_keep_at_most_max_open_files_open(tmp_path):
+def test_ranges_keep_at_most_max_open_files_open(tmp_path, monkeypatch):
     store = LocalStore(tmp_path, fsync=False, max_open_files=5)
     for number in range(40):
         store.put(str(number), bytes([number]))
-    most = 0
+    counts = []
+
+    def counted(full_path):
+        number = open_to_read(full_path)
+        counts.append(descriptors_below(tmp_path))
+        return number
+
+    monkeypatch.setattr(descriptors, "open_to_read", counted)
     for number in [*range(40), *range(40)]:
         assert one(store, str(number)) == bytes([number])
-        most = max(most, descriptors_below(tmp_path))
-    assert most == 5
+        assert one(store, str(number)) == bytes([number])
+    assert len(counts) == 80
+    assert max(counts) == 5  # not even for a moment more
     store.close()
     assert descriptors_below(tmp_path) == 0
     assert store.max_views == 5
@@ -504,11 +512,11 @@ def test_a_view_holds_no_more_than_one_descriptor_and_gives_it_back(tmp_path):
 def test_a_descriptor_in_use_is_not_closed_by_others(tmp_path):
     for name in "abc":
         (tmp_path / name).write_bytes(name.encode())
-    descriptors = Descriptors(1)
-    with descriptors.opened(str(tmp_path / "a")) as first:
-        with descriptors.opened(str(tmp_path / "b")) as second, descriptors.opened(str(tmp_path / "c")) as third:
-            descriptors.forget(str(tmp_path / "b"))
-            descriptors.close()
+    pool = Descriptors(1)
+    with pool.opened(str(tmp_path / "a")) as first:
+        with pool.opened(str(tmp_path / "b")) as second, pool.opened(str(tmp_path / "c")) as third:
+            pool.forget(str(tmp_path / "b"))
+            pool.close()
             assert [os.pread(number, 9, 0) for number in (first, second, third)] == [b"a", b"b", b"c"]
         assert os.pread(first, 9, 0) == b"a"
         assert descriptors_below(tmp_path) == 1
@@ -518,25 +526,22 @@ def test_a_descriptor_in_use_is_not_closed_by_others(tmp_path):
 def test_a_descriptor_opened_while_its_file_is_replaced_serves_one_use_only(tmp_path, monkeypatch):
     path = str(tmp_path / "object")
     Path(path).write_bytes(b"old")
-    descriptors = Descriptors(4)
+    pool = Descriptors(4)
 
     def slow_open(full_path):
-        number = files_open(full_path)
+        number = open_to_read(full_path)
         Path(path + ".new").write_bytes(b"new")
         os.replace(path + ".new", path)
-        descriptors.forget(path)
+        pool.forget(path)
         return number
 
-    from headrace.store import descriptors as module
-
-    files_open = module.open_to_read
     with monkeypatch.context() as patch:
-        patch.setattr(module, "open_to_read", slow_open)
-        with descriptors.opened(path) as number:
+        patch.setattr(descriptors, "open_to_read", slow_open)
+        with pool.opened(path) as number:
             assert os.pread(number, 9, 0) == b"old"
-    with descriptors.opened(path) as number:
+    with pool.opened(path) as number:
         assert os.pread(number, 9, 0) == b"new"
-    descriptors.close()
+    pool.close()
     assert descriptors_below(tmp_path) == 0
 
 

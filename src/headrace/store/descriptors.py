@@ -6,6 +6,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import islice
 
 from headrace.errors import NotFoundError
 
@@ -79,9 +80,10 @@ class Descriptors:
             self._shrink(self.max_open)
 
     def _shrink(self, limit: int) -> None:
-        if len(self._open) > limit:
-            idle = [path for path, descriptor in self._open.items() if not descriptor.users]
-            for path in idle[: len(self._open) - limit]:
+        excess = len(self._open) - limit
+        if excess > 0:
+            idle = (path for path, descriptor in self._open.items() if not descriptor.users)
+            for path in list(islice(idle, excess)):
                 self._drop(path)
 
     def _drop(self, full_path: str) -> None:

@@ -79,6 +79,9 @@ def test_a_cut_write_keeps_fewer_bytes_and_says_nothing(inner):
     for part in (b"abc", b"def", b"ghi"):
         writer.write(part)
     writer.close()
+    appended = store.open_writer("w3", append=True)
+    appended.write(b"past the cut")
+    appended.close()
     assert inner.get("w1") == inner.get("w2") == inner.get("w3") == b"abcd"
 
 

@@ -144,9 +144,11 @@ class LocalStore(Store):
             found = files.walk(full, f"{folder}/" if folder else "", recursive=recursive)
         return sorted(found)
 
-    def open_writer(self, path: str) -> ByteWriter:
+    def open_writer(self, path: str, *, append: bool = False) -> ByteWriter:
         full = self._full(path)
         with named(full, "write"):
+            if append:
+                return LocalWriter(full, os.open(full, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC), fsync=self._fsync)
             # Unlinked, not truncated: whoever still maps the old file must not lose its pages.
             while True:
                 try:

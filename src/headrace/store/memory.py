@@ -100,9 +100,13 @@ class MemoryStore(Store):
             found = [_info(path, item) for path, item in self._objects.items() if path.startswith(prefix)]
         return sorted(entry for entry in found if recursive or "/" not in entry.path[len(prefix) :])
 
-    def open_writer(self, path: str) -> ByteWriter:
+    def open_writer(self, path: str, *, append: bool = False) -> ByteWriter:
         with self._lock:
             self._needs_parent(checked_path(path))
+            if append:
+                if path not in self._objects:
+                    raise NotFoundError(f"{self._named(path)}: no such object")
+                return MemoryWriter(self._named(path), self._objects[path])
             return MemoryWriter(self._named(path), self._place(path, b""))
 
     def rename(self, source: str, target: str) -> None:
@@ -174,7 +178,7 @@ class MemoryWriter:
     def __init__(self, name: str, target: _Object) -> None:
         self._name = name
         self._target = target
-        self._parts: list[bytes] = []
+        self._parts: list[bytes] = [target.data]
         self._closed = False
 
     def write(self, data: Buffer) -> None:

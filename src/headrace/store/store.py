@@ -120,10 +120,11 @@ class Store(ABC):
         """
         raise UnsupportedOperationError(self.location, "map objects into memory", "read with get_ranges")
 
-    def open_writer(self, path: str) -> ByteWriter:
+    def open_writer(self, path: str, *, append: bool = False) -> ByteWriter:
         """A new, empty object at path in place of an older one, written front to back. Needs capabilities.rename.
 
-        NotFoundError when the parent folder is absent: a writer whose folder was taken away must not get it back.
+        append=True goes on at the end of an object that exists. NotFoundError when it does not, and without append when
+        the parent folder is absent: a writer whose folder was taken away must not get it back.
         """
         raise UnsupportedOperationError(self.location, "write objects piece by piece", "use put")
 

@@ -96,6 +96,22 @@ class CapabilityContract:
         renaming.open_writer("deep/folder/object").close()
         assert renaming.get("deep/folder/object") == b""
 
+    def test_an_appending_writer_goes_on_at_the_end_of_what_exists(self, renaming: Store) -> None:
+        renaming.put("folder/object", b"first")
+        before = renaming.head("folder/object")
+        for data in (b"second", b"", b"third"):
+            writer = renaming.open_writer("folder/object", append=True)
+            writer.write(data)
+            writer.sync()
+            writer.close()
+        assert renaming.get("folder/object") == b"firstsecondthird"
+        assert bytes(renaming.get_ranges("folder/object", np.array([4]), np.array([8]))[0]) == b"tsecondt"
+        assert renaming.head("folder/object").version != before.version
+        for absent in ("folder/absent", "absent/object"):
+            with pytest.raises(NotFoundError, match=absent):
+                renaming.open_writer(absent, append=True)
+        assert [entry.path for entry in renaming.list()] == ["folder/object"]
+
     def test_a_new_writer_leaves_views_of_the_older_object_whole(self, renaming: Store, viewing: Store) -> None:
         viewing.put("object", b"old data")
         view = viewing.view("object")

@@ -186,9 +186,10 @@ class FaultStore(Store):
         self._begin("list", folder)
         return self.store.list(folder, recursive=recursive)
 
-    def open_writer(self, path: str) -> ByteWriter:
+    def open_writer(self, path: str, *, append: bool = False) -> ByteWriter:
         self._begin("open_writer", path)
-        return _FaultWriter(self, path, self.store.open_writer(path))
+        writer = self.store.open_writer(path, append=append)
+        return _FaultWriter(self, path, writer, self.store.head(path).size_bytes if append else 0)
 
     def rename(self, source: str, target: str) -> None:
         if not _forgets(self._begin("rename", source, 0, target)):
@@ -248,9 +249,9 @@ class FaultStore(Store):
 class _FaultWriter:
     """A writer whose offsets, for Cut and Flip, are the object's."""
 
-    def __init__(self, faults: FaultStore, path: str, writer: ByteWriter) -> None:
+    def __init__(self, faults: FaultStore, path: str, writer: ByteWriter, written: int) -> None:
         self._faults, self._path, self._writer = faults, path, writer
-        self._written = 0
+        self._written = written
 
     def write(self, data: Buffer) -> None:
         whole = byte_view(data)

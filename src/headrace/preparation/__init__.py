@@ -1,0 +1,28 @@
+"""From raw data to a published dataset: one task a split, one shard a task.
+
+`sources` cuts files into splits at record boundaries, `documents` reads the documents of a split, `tokenization` makes
+records of token ids from them; `tasks` names a piece of work by its content and does it, `executors` runs many, and
+`prepare` is the whole: plan, run, publish. Only `prepare` and `tasks` know a target, by protocol alone, so any kind of
+storage with receipts and a publication will do. Text is one source among others: `prepare` takes any splits.
+"""
+
+from headrace.preparation.documents import read_documents
+from headrace.preparation.prepare import Report, prepare
+from headrace.preparation.sources import Piece, Split, split_text_files
+from headrace.preparation.tasks import Target
+from headrace.preparation.tokenization import Tokenizer, TokenRecords, load_tokenizer, token_dtype, token_records
+
+__all__ = [
+    "Piece",
+    "Report",
+    "Split",
+    "Target",
+    "TokenRecords",
+    "Tokenizer",
+    "load_tokenizer",
+    "prepare",
+    "read_documents",
+    "split_text_files",
+    "token_dtype",
+    "token_records",
+]

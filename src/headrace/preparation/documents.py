@@ -1,0 +1,296 @@
+"""Reads the documents of a split, block by block, so that no input is ever held whole.
+
+A document comes as one or more texts, the last of them marked. A text longer than a million characters is cut in
+front of a single space between letters or digits, or, in text without spaces, behind a single newline between them:
+the pre-tokenizers in use (those of GPT-2, GPT-4 and their descendants, white space, Metaspace) never join characters
+across such a place, so the token ids are those of the whole text. A tokenizer that joins words may give a few other
+ids there.
+Where the cuts lie depends on the text alone, not on splits, compression or block sizes.
+"""
+
+import gzip
+import json
+import os
+import re
+import zlib
+from codecs import utf_8_decode
+from collections.abc import Callable, Iterator
+from typing import BinaryIO
+
+import msgspec
+import zstandard
+
+from headrace.errors import InputError
+from headrace.preparation.sources import Piece, Split, compression_of, text_kind
+
+__all__ = ["PIECE_CHARS", "pieces_of", "read_documents"]
+
+PIECE_CHARS = 1 << 20
+_LONGEST_PIECE_CHARS = 4 * PIECE_CHARS  # a text without any safe place is cut here, come what may
+_BLOCK_BYTES = 1 << 20
+_ZSTD_FEED_BYTES = 16 << 10  # what a frame of zeros makes of this is still bearable
+_BOM = b"\xef\xbb\xbf"
+_SAFE_PLACE = re.compile(r"(?<=[^\W_])[ \n](?=[^\W_])")
+
+
+def read_documents(split: Split, *, field: str = "text") -> Iterator[tuple[str, bool]]:
+    """(text, ends) in input order; ends is True at the last text of a document. No text is empty.
+
+    Documents without any text are left out, and so is a byte order mark at the start of a file. `file` documents keep
+    every character, `line` documents lack their line end, `paragraph` documents their last one. For JSONL, `field`
+    names the member that holds the text. Raises InputError, naming file and line or byte, for a line that is not a JSON
+    object with that string, for what is not UTF-8, for a damaged archive, and for a file changed since it was cut.
+    """
+    for piece in split.pieces:
+        blocks = _blocks(piece, split.observer)
+        match text_kind(piece.path), split.document:
+            case "jsonl", _:
+                yield from _json_documents(piece, blocks, field)
+            case _, "file":
+                yield from _marked(pieces_of(_decoded(piece, blocks)))
+            case _, "line":
+                for offset, line in _lines(piece, blocks):
+                    if line.strip():
+                        yield from _marked(pieces_of([_text(piece, offset, line.rstrip(b"\r\n"))]))
+            case _:
+                yield from _paragraphs(piece, blocks)
+
+
+def pieces_of(texts: Iterator[str] | list[str]) -> Iterator[str]:
+    """The same characters in pieces of about PIECE_CHARS, cut at safe places only; nothing for no characters."""
+    parts: list[str] = []
+    held_chars, enough_chars = 0, PIECE_CHARS + 1  # one more: whether a place is safe shows in the character behind it
+    for text in texts:
+        parts.append(text)
+        held_chars += len(text)
+        if held_chars < enough_chars:
+            continue
+        whole, begin = "".join(parts), 0
+        while (place := _cut(whole, begin)) is not None:
+            yield whole[begin:place]
+            begin = place
+        parts, held_chars = [whole[begin:]], len(whole) - begin
+        # Without a safe place so far, look again only after another piece's worth: never quadratic.
+        enough_chars = max(PIECE_CHARS + 1, held_chars + PIECE_CHARS)
+    if rest := "".join(parts):
+        yield from _rest(rest)
+
+
+def _rest(text: str) -> Iterator[str]:
+    begin = 0
+    while (place := _cut(text, begin)) is not None:
+        yield text[begin:place]
+        begin = place
+    yield text[begin:]
+
+
+def _cut(text: str, begin: int) -> int | None:
+    """Where the piece from begin on ends, None if the text from begin on is too short to tell."""
+    if len(text) - begin <= PIECE_CHARS:
+        return None
+    for separator in " \n":
+        place = text.rfind(separator, begin + 1, begin + PIECE_CHARS)
+        while place != -1:
+            if text[place - 1].isalnum() and text[place + 1].isalnum():
+                return _behind(text, place)
+            place = text.rfind(separator, begin + 1, place)
+    last = begin + _LONGEST_PIECE_CHARS
+    if found := _SAFE_PLACE.search(text, begin + PIECE_CHARS - 1, last + 1):
+        return _behind(text, found.start())
+    return last if len(text) > last else None
+
+
+def _behind(text: str, place: int) -> int:
+    # The space belongs to the word behind it, the newline to the line before it.
+    return place if text[place] == " " else place + 1
+
+
+def _marked(texts: Iterator[str]) -> Iterator[tuple[str, bool]]:
+    held = next(texts, None)
+    if held is None:
+        return
+    for text in texts:
+        yield held, False
+        held = text
+    yield held, True
+
+
+def _json_documents(piece: Piece, blocks: Iterator[bytes], field: str) -> Iterator[tuple[str, bool]]:
+    line_type = msgspec.defstruct(
+        "Line", [("text", str, msgspec.field(name=field))]
+    )  # other members are skipped unread
+    decoder = msgspec.json.Decoder(line_type)
+    for offset, line in _lines(piece, blocks):
+        try:
+            text: str = decoder.decode(line).text  # type: ignore[attr-defined]
+        except msgspec.DecodeError as error:
+            if not line.strip():
+                continue
+            text = _json_text(piece, offset, line, field, str(error))
+        if len(text) > PIECE_CHARS:
+            yield from _marked(pieces_of([text]))
+        elif text:
+            yield text, True
+
+
+def _json_text(piece: Piece, offset: int, line: bytes, field: str, problem: str) -> str:
+    """The text after all, where only msgspec is stricter than the world's writers (NaN); InputError otherwise."""
+    try:
+        value = json.loads(_text(piece, offset, line))
+    except ValueError as error:
+        if isinstance(error, InputError):
+            raise
+        raise _line_error(piece, offset, f"not JSON ({error})") from None
+    except RecursionError:
+        raise _line_error(piece, offset, "JSON nested too deeply") from None
+    if not isinstance(value, dict) or not isinstance(value.get(field), str):
+        names = f"; it has {', '.join(map(repr, list(value)[:8]))}" if isinstance(value, dict) else ""
+        raise _line_error(piece, offset, f"no object with a string {field!r} ({problem}){names}")
+    text: str = value[field]
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise _line_error(piece, offset, f"{field!r} holds half a surrogate pair, which is no character") from None
+    return text
+
+
+def _paragraphs(piece: Piece, blocks: Iterator[bytes]) -> Iterator[tuple[str, bool]]:
+    lines = _lines(piece, blocks)
+    for offset, line in lines:
+        if line.strip():
+            yield from _marked(pieces_of(_one_paragraph(piece, offset, line, lines)))
+
+
+def _one_paragraph(piece: Piece, offset: int, line: bytes, lines: Iterator[tuple[int, bytes]]) -> Iterator[str]:
+    """The texts of the paragraph that begins with line; takes its other lines, and the blank one behind, from lines."""
+    end = b""
+    while line.strip():
+        body = line.rstrip(b"\r\n")
+        yield _text(piece, offset - len(end), end + body)
+        end = line[len(body) :]
+        offset, line = next(lines, (0, b""))
+
+
+def _lines(piece: Piece, blocks: Iterator[bytes]) -> Iterator[tuple[int, bytes]]:
+    """(offset in the decompressed file, line with its end); memory for one block and one line."""
+    offset, parts = piece.start, list[bytes]()
+    for block in blocks:
+        lines = block.splitlines(keepends=True) if b"\r" not in block else _split_keeping(block)
+        for line in lines:
+            parts.append(line)
+            if line.endswith(b"\n"):
+                whole = parts[0] if len(parts) == 1 else b"".join(parts)
+                parts.clear()
+                yield _without_mark(offset, whole)
+                offset += len(whole)
+    if parts:
+        yield _without_mark(offset, b"".join(parts))
+
+
+def _split_keeping(block: bytes) -> list[bytes]:
+    # bytes.splitlines would end a line at a lone carriage return too.
+    lines = [line + b"\n" for line in block.split(b"\n")]
+    last = lines.pop()[:-1]
+    return [*lines, last] if last else lines
+
+
+def _without_mark(offset: int, line: bytes) -> tuple[int, bytes]:
+    return (len(_BOM), line[len(_BOM) :]) if offset == 0 and line.startswith(_BOM) else (offset, line)
+
+
+def _decoded(piece: Piece, blocks: Iterator[bytes]) -> Iterator[str]:
+    offset, rest = piece.start, b""
+    for block in blocks:
+        data = rest + block
+        text, used = _checked_decode(piece, offset, data, final=False)
+        yield text.removeprefix("\ufeff") if offset == 0 else text
+        offset, rest = offset + used, data[used:]
+    _checked_decode(piece, offset, rest, final=True)  # raises if the last character is cut off
+
+
+def _text(piece: Piece, offset: int, data: bytes) -> str:
+    return _checked_decode(piece, offset, data, final=True)[0]
+
+
+def _checked_decode(piece: Piece, offset: int, data: bytes, *, final: bool) -> tuple[str, int]:
+    try:
+        return utf_8_decode(data, "strict", final)
+    except UnicodeDecodeError as error:
+        where = "byte" if compression_of(piece.path) is None else "byte (of the decompressed text)"
+        place = offset + error.start
+        raise InputError(
+            piece.path,
+            f"{where} {place} is not UTF-8 ({data[error.start]:#04x}, {error.reason}); convert the file to UTF-8",
+        ) from None
+
+
+def _line_error(piece: Piece, offset: int, problem: str) -> InputError:
+    """An error with the line's number, counted only now that it is needed."""
+    number, left = 1, offset
+    for block in _blocks(Piece(piece.path, 0, piece.size_bytes, piece.size_bytes, piece.modified_ns), None):
+        number += block.count(b"\n", 0, left)
+        left -= len(block)
+        if left <= 0:
+            break
+    return InputError(f"{piece.path}, line {number}", problem)
+
+
+def _blocks(piece: Piece, observer: Callable[[int], None] | None) -> Iterator[bytes]:
+    """The piece's bytes, decompressed; the observer hears of bytes on disk."""
+    try:
+        with open(piece.path, "rb") as file:
+            stat = os.fstat(file.fileno())
+            if (stat.st_size, stat.st_mtime_ns) != (piece.size_bytes, piece.modified_ns):
+                raise InputError(piece.path, "changed since it was cut into splits; run the preparation again")
+            match compression_of(piece.path):
+                case "gzip":
+                    blocks = _gzip_blocks(file)
+                case "zstd":
+                    blocks = _zstd_blocks(file, piece.path)
+                case _:
+                    blocks = _plain_blocks(file, piece)
+            told = piece.start
+            for block in blocks:
+                if observer is not None and (now := min(file.tell(), piece.stop)) > told:
+                    observer(now - told)
+                    told = now
+                yield block
+    except FileNotFoundError:
+        raise InputError(piece.path, "no longer exists") from None
+    except (EOFError, zlib.error, gzip.BadGzipFile, zstandard.ZstdError) as error:
+        raise InputError(
+            piece.path, f"is damaged or cut off ({error}); decompress it by hand to see how much is left"
+        ) from None
+
+
+def _plain_blocks(file: BinaryIO, piece: Piece) -> Iterator[bytes]:
+    file.seek(piece.start)
+    left = piece.stop - piece.start
+    while left and (block := file.read(min(left, _BLOCK_BYTES))):
+        left -= len(block)
+        yield block
+    if left:
+        raise InputError(piece.path, "became shorter while it was read")
+
+
+def _gzip_blocks(file: BinaryIO) -> Iterator[bytes]:
+    with gzip.GzipFile(fileobj=file, mode="rb") as opened:
+        while block := opened.read(_BLOCK_BYTES):
+            yield block
+
+
+def _zstd_blocks(file: BinaryIO, path: str) -> Iterator[bytes]:
+    # decompressobj, since the library's stream reader takes a file that was cut off for a complete one.
+    decompressor = zstandard.ZstdDecompressor(max_window_size=1 << 31)  # archives made with --long=31 are common
+    frame, begun = decompressor.decompressobj(), False
+    while data := file.read(_ZSTD_FEED_BYTES):
+        while data:
+            block = frame.decompress(data)
+            begun, data = True, b""
+            if frame.eof:
+                data = frame.unused_data
+                frame, begun = decompressor.decompressobj(), False
+            if block:
+                yield block
+    if begun:
+        raise InputError(path, "is cut off in the middle of a zstd frame")

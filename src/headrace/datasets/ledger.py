@@ -1,0 +1,210 @@
+"""What a dataset directory says of itself: receipts, plan, generation, leases. Everything here only reads.
+
+    DIR/headrace.json                          the manifest; present = published, immutable
+    DIR/NNNNNNN.*.bin                          data, renamed here whole
+    DIR/.headrace/NNNNNNN.receipt              a shard's commit
+    DIR/.headrace/plan.json                    which task writes which shard (prepare() only)
+    DIR/.headrace/generation                   a number; raised by whoever withdraws a manifest
+    DIR/.headrace/attempts/NNNNNNN-<attempt>/  one writer's private files
+    DIR/.headrace/leases/                      who writes what
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from headrace.errors import (
+    CorruptShardError,
+    ManifestError,
+    NotFoundError,
+    SchemaMismatchError,
+    UnfinishedDatasetError,
+)
+from headrace.manifest import Manifest, Plan, Receipt
+from headrace.store import FileInfo, Store, is_dead, open_leases
+
+__all__ = [
+    "ATTEMPTS",
+    "DATASET",
+    "GENERATION",
+    "LEASES",
+    "MANIFEST",
+    "PLAN",
+    "PRIVATE",
+    "Ledger",
+    "numbers",
+    "receipt_path",
+    "shard_and_suffix",
+    "shard_file",
+]
+
+MANIFEST = "headrace.json"
+PRIVATE = ".headrace"
+PLAN = f"{PRIVATE}/plan.json"
+GENERATION = f"{PRIVATE}/generation"
+ATTEMPTS = f"{PRIVATE}/attempts"
+LEASES = f"{PRIVATE}/leases"
+DATASET = "dataset"  # the lease of whoever publishes or withdraws
+
+_SHARD_FILE = re.compile(r"([0-9]{7,})\.(in_band\.bin|out_of_band\.bin|out_of_band\.index)")
+_RECEIPT = re.compile(rf"{re.escape(PRIVATE)}/([0-9]{{7,}})\.receipt")
+
+
+def receipt_path(shard: int) -> str:
+    """Where the shard's receipt lies."""
+    return f"{PRIVATE}/{shard:07d}.receipt"
+
+
+def shard_file(shard: int, suffix: str) -> str:
+    """The final name of one file of a shard."""
+    return f"{shard:07d}.{suffix}"
+
+
+def shard_and_suffix(name: str) -> tuple[int, str] | None:
+    """Number and suffix of a shard's data file; None for any other name."""
+    match = _SHARD_FILE.fullmatch(name)
+    if match is None or shard_file(int(match[1]), match[2]) != name:
+        return None
+    return int(match[1]), match[2]
+
+
+class Ledger:
+    """The commit state of one directory; every answer is read from the store anew."""
+
+    def __init__(self, store: Store, kind: str) -> None:
+        self.store = store
+        self.kind = kind
+        self.where = store.location
+
+    def manifest(self) -> tuple[Manifest, FileInfo] | None:
+        """The manifest and what the store says of its file; None when the dataset is not published."""
+        info, raw = self.head(MANIFEST), self.get(MANIFEST)
+        if info is None or raw is None:
+            return None
+        manifest = Manifest.from_json(raw, f"{self.where}/{MANIFEST}")
+        self.check_kind(manifest.kind)
+        return manifest, info
+
+    def is_published(self) -> bool:
+        """Whether a manifest is there."""
+        return self.head(MANIFEST) is not None
+
+    def has_commits(self) -> bool:
+        """Whether Headrace writers have worked here."""
+        return PRIVATE in self.store.folders()
+
+    def generation(self) -> int:
+        """The generation that receipts must have to count."""
+        raw = self.get(GENERATION)
+        if raw is None:
+            return 0
+        if not re.fullmatch(rb"[0-9]{1,18}\n", raw):
+            raise ManifestError(f"{self.where}/{GENERATION}", f"is no number: {raw[:40]!r}")
+        return int(raw)
+
+    def plan(self) -> Plan | None:
+        """The recorded plan, if any."""
+        raw = self.get(PLAN)
+        return None if raw is None else Plan.from_json(raw, f"{self.where}/{PLAN}")
+
+    def receipts(self) -> dict[int, tuple[Receipt, FileInfo]]:
+        """Every receipt by shard, of whatever generation, with its file. ManifestError for a damaged one."""
+        found = {}
+        for info in self.store.list(PRIVATE, recursive=False):
+            if not _RECEIPT.fullmatch(info.path) or (raw := self.get(info.path)) is None:
+                continue  # no receipt, or its shard is being replaced just now
+            receipt = Receipt.from_json(raw, f"{self.where}/{info.path}")
+            if receipt_path(receipt.shard) != info.path:
+                raise ManifestError(f"{self.where}/{info.path}", f"is the receipt of shard {receipt.shard}")
+            found[receipt.shard] = receipt, info
+        return found
+
+    def finished_tasks(self) -> dict[int, str]:
+        """shard -> task id, for the shards of the current generation that a task has committed and that are there."""
+        generation = self.generation()
+        sizes = {info.path: info.size_bytes for info in self.store.list(recursive=False)}
+        return {
+            shard: receipt.task
+            for shard, (receipt, _) in self.receipts().items()
+            if receipt.generation == generation
+            and receipt.task is not None
+            and all(sizes.get(file.name) == file.bytes for file in receipt.files)
+        }
+
+    def refuse_writers(self, besides: str | None = None) -> None:
+        """UnfinishedDatasetError while an attempt or lease is open, a dead writer's included."""
+        holders = {name: held for name, held in open_leases(self.store, LEASES).items() if name != besides}
+        attempts = self.store.folders(ATTEMPTS)
+        if not holders and not attempts:
+            return
+        shards = {int(name) for name in holders if name.isdigit()} | {int(name.partition("-")[0]) for name in attempts}
+        what = f"shard {numbers(sorted(shards))}" if shards else "the manifest"
+        identities = [*(held["attempt"] for held in holders.values()), *(name.partition("-")[2] for name in attempts)]
+        if all(map(is_dead, identities)):
+            raise UnfinishedDatasetError(self.where, f"a writer died while it wrote {what}")
+        raise UnfinishedDatasetError(self.where, f"{what} is being written", "wait for its writer to finish")
+
+    def whole(self, receipts: Mapping[int, Receipt], plan: Plan | None, metadata: Mapping[str, Any] | None) -> Manifest:
+        """The manifest of these receipts if they are a whole dataset: planned, gapless, of one schema, sizes right."""
+        if plan is not None:
+            missing = [k for k, task in enumerate(plan.tasks) if k not in receipts or receipts[k].task != task]
+            if missing:
+                raise UnfinishedDatasetError(
+                    self.where, f"shards {numbers(missing)} of the {len(plan.tasks)} planned are not written"
+                )
+            if extra := [shard for shard in receipts if shard >= len(plan.tasks)]:
+                raise UnfinishedDatasetError(
+                    self.where, f"shards {numbers(extra)} are not of the plan, which has {len(plan.tasks)}"
+                )
+        if not receipts:
+            raise UnfinishedDatasetError(self.where, "no shard has been committed")
+        if gaps := sorted(set(range(max(receipts) + 1)) - set(receipts)):
+            raise UnfinishedDatasetError(
+                self.where,
+                f"shards {numbers(gaps)} of 0 to {max(receipts)} have no receipt; shards are numbered without gaps",
+            )
+        ordered = [receipts[shard] for shard in range(len(receipts))]
+        for receipt in ordered:
+            self.check_kind(receipt.kind)
+            if receipt.dtype != ordered[0].dtype:
+                where = f"{self.where}, shard {receipt.shard}"
+                raise SchemaMismatchError(where, "elements of type", receipt.dtype, ordered[0].dtype)
+        self._check_sizes(ordered)
+        return Manifest.of(self.kind, ordered[0].dtype, [receipt.record for receipt in ordered], metadata)
+
+    def check_kind(self, kind: str) -> None:
+        """SchemaMismatchError when kind is not this dataset's."""
+        if kind != self.kind:
+            raise SchemaMismatchError(self.where, "a dataset of kind", kind, self.kind)
+
+    def head(self, path: str) -> FileInfo | None:
+        """store.head(path), or None when nothing is there."""
+        try:
+            return self.store.head(path)
+        except NotFoundError:
+            return None
+
+    def get(self, path: str) -> bytes | None:
+        """store.get(path), or None when nothing is there."""
+        try:
+            return self.store.get(path)
+        except NotFoundError:
+            return None
+
+    def _check_sizes(self, receipts: Sequence[Receipt]) -> None:
+        sizes = {info.path: info.size_bytes for info in self.store.list(recursive=False)}
+        start = 0
+        for receipt in receipts:
+            for file in receipt.files:
+                found = sizes.get(file.name)
+                if found != file.bytes:
+                    problem = "is missing" if found is None else f"has {found} bytes"
+                    problem = f"{file.name} {problem}, but its receipt says {file.bytes} bytes"
+                    raise CorruptShardError(self.where, receipt.shard, problem, (start, start + receipt.length))
+            start += receipt.length
+
+
+def numbers(values: Sequence[int]) -> str:
+    """The first few of the values, and how many there are."""
+    shown = ", ".join(map(str, sorted(values)[:8]))
+    return f"{shown}, ... ({len(values)} in all)" if len(values) > 8 else shown

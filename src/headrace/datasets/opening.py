@@ -1,0 +1,81 @@
+"""Which state of a directory opens as a dataset, and what a reader may rest on.
+
+    headrace.json is there           published: one file is read, whatever the number of shards
+    .headrace is there               receipts: gapless, one generation, nobody writing or dead, a plan complete
+    neither, but NNNNNNN.* files     another program's (GuideLoom's): lengths from sizes, nothing can be checked
+    anything else                    refused
+"""
+
+from typing import NamedTuple
+
+from headrace.datasets.ledger import Ledger, numbers, shard_and_suffix
+from headrace.errors import NoDatasetError, SchemaMismatchError, UnfinishedDatasetError
+from headrace.manifest import VERSION, FileRecord, Manifest, ShardRecord
+from headrace.store import FileInfo, Store
+
+__all__ = ["UNKNOWN_LENGTH", "Opened", "open_directory"]
+
+UNKNOWN_LENGTH = -1  # of a shard whose length follows from its size
+
+
+class Opened(NamedTuple):
+    """A dataset as it was found."""
+
+    manifest: Manifest  # made up where there is none; then without fingerprint, and lengths may be UNKNOWN_LENGTH
+    published: bool
+    by_headrace: bool  # schema and digests are known
+    evidence: tuple[FileInfo, ...]  # the manifest, or one file a shard; another version means the data was replaced
+
+
+def open_directory(store: Store, kind: str, suffixes: frozenset[str]) -> Opened:
+    """The dataset in store; NoDatasetError or UnfinishedDatasetError say why it does not exist.
+
+    suffixes are the files that a shard of this kind has, to tell a foreign directory of another kind.
+    """
+    ledger = Ledger(store, kind)
+    if (found := ledger.manifest()) is not None:
+        return Opened(found[0], published=True, by_headrace=True, evidence=(found[1],))
+    if ledger.has_commits():
+        return _open_receipts(ledger)
+    return _open_foreign(ledger, suffixes)
+
+
+def _open_receipts(ledger: Ledger) -> Opened:
+    ledger.refuse_writers()
+    generation, found = ledger.generation(), ledger.receipts()
+    for shard, (receipt, _) in found.items():
+        if receipt.generation != generation:
+            raise UnfinishedDatasetError(ledger.where, f"shard {shard} is of an older run that is being replaced")
+    manifest = ledger.whole({shard: receipt for shard, (receipt, _) in found.items()}, ledger.plan(), None)
+    owned = {file.name for shard in manifest.shards for file in shard.files}
+    for info in ledger.store.list(recursive=False):
+        if shard_and_suffix(info.path) and info.path not in owned:
+            raise UnfinishedDatasetError(ledger.where, f"{info.path} has no receipt")
+    return Opened(
+        manifest, published=False, by_headrace=True, evidence=tuple(info for _, (_, info) in sorted(found.items()))
+    )
+
+
+def _open_foreign(ledger: Ledger, suffixes: frozenset[str]) -> Opened:
+    shards: dict[int, dict[str, FileInfo]] = {}
+    for info in ledger.store.list(recursive=False):
+        if named := shard_and_suffix(info.path):
+            shards.setdefault(named[0], {})[named[1]] = info
+    if not shards:
+        raise NoDatasetError(ledger.where, "holds no dataset: neither headrace.json nor a shard 0000000")
+    if gaps := sorted(set(range(max(shards) + 1)) - set(shards)):
+        raise UnfinishedDatasetError(
+            ledger.where, f"the files of shards {numbers(gaps)} of 0 to {max(shards)} are missing"
+        )
+    for shard, files in shards.items():
+        if set(files) != suffixes:
+            where = f"{ledger.where}, shard {shard}"
+            raise SchemaMismatchError(where, "files", sorted(files), sorted(suffixes))
+    ordered = [[files[suffix] for suffix in sorted(files)] for _, files in sorted(shards.items())]
+    records = tuple(
+        ShardRecord(UNKNOWN_LENGTH, tuple(FileRecord(info.path, info.size_bytes, "") for info in files))
+        for files in ordered
+    )
+    total_bytes = sum(info.size_bytes for files in ordered for info in files)
+    manifest = Manifest(VERSION, ledger.kind, None, len(records), 0, total_bytes, "", records)
+    return Opened(manifest, published=False, by_headrace=False, evidence=tuple(files[0] for files in ordered))

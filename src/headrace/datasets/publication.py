@@ -1,0 +1,180 @@
+"""Writing's two commits: a receipt a shard (attempts.py), and here the manifest of the dataset.
+
+Who publishes or withdraws holds the lease "dataset"; who writes a shard holds that shard's. Each takes its own lease
+first and looks for the other's then, so of two that start at once at least one sees the other and is refused.
+docs/design/publication.md gives the rules and why they are enough.
+"""
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from headrace.datasets.ledger import (
+    ATTEMPTS,
+    DATASET,
+    GENERATION,
+    LEASES,
+    MANIFEST,
+    PLAN,
+    PRIVATE,
+    Ledger,
+    receipt_path,
+    shard_and_suffix,
+)
+from headrace.datasets.opening import open_directory
+from headrace.errors import AlreadyExistsError, PublishedError, ShardOwnedError, UnfinishedDatasetError
+from headrace.manifest import VERSION, Manifest, Plan, Receipt
+from headrace.store import Lease, Store, acquire, attempt_id, is_dead, open_leases
+
+__all__ = ["Publication"]
+
+PATIENCE_S = 10.0
+
+
+class Publication:
+    """What changes the commit state of one dataset directory. Keeps no state of its own."""
+
+    def __init__(self, store: Store, kind: str, suffixes: frozenset[str]) -> None:
+        self._store = store
+        self._suffixes = suffixes
+        self._ledger = Ledger(store, kind)
+
+    def start_writing(self, *, overwrite: bool = False) -> int:
+        """The generation that a writer joins.
+
+        Refuses a published directory and files that Headrace did not write, before anything is changed; with
+        overwrite=True the first writer withdraws them and starts a new generation, which later writers join.
+        """
+        while (obstacle := self._obstacle()) is not None:
+            if not overwrite:
+                raise obstacle
+            with self._dataset_lease():
+                if self._obstacle() is not None:
+                    # The number first: with it raised and the manifest still there, the old version is whole and opens.
+                    self._store.put(GENERATION, b"%d\n" % (self._ledger.generation() + 1))
+                    self._store.delete(PLAN)
+                    self._store.delete(MANIFEST)
+        self._store.make_folder(ATTEMPTS)
+        with contextlib.suppress(AlreadyExistsError):
+            self._store.put_if_absent(GENERATION, b"0\n")
+        for folder in ("", PRIVATE):
+            self._store.remove_orphans(folder)
+        return self._ledger.generation()
+
+    def record_plan(self, tasks: Sequence[str], *, overwrite: bool = False) -> None:
+        """Record which task writes which shard: until all have, the directory does not open."""
+        self.start_writing(overwrite=overwrite)
+        plan = Plan(VERSION, tuple(tasks))
+        if self._ledger.plan() != plan:
+            self._store.put(PLAN, plan.to_json())
+
+    def publish(self, metadata: Mapping[str, Any] | None = None) -> Manifest:
+        """The manifest, written once every shard has a receipt. Twice gives the same bytes and changes nothing.
+
+        metadata is JSON of the user's own; publishing again with other metadata is refused with PublishedError.
+        """
+        if not self._ledger.is_published() and not self._ledger.has_commits():
+            open_directory(self._store, self._ledger.kind, self._suffixes)  # for its errors: is anything here at all?
+            raise UnfinishedDatasetError(
+                self._ledger.where, "its files have no receipts", "they open as they are; only Headrace's are published"
+            )
+        if (published := self._already_published(metadata)) is not None:
+            return published
+        with self._dataset_lease():
+            if (published := self._already_published(metadata)) is not None:
+                return published
+            self._ledger.refuse_writers(besides=DATASET)
+            generation, plan = self._ledger.generation(), self._ledger.plan()
+            receipts = {shard: receipt for shard, (receipt, _) in self._ledger.receipts().items()}
+            current = {
+                shard: receipt
+                for shard, receipt in receipts.items()
+                if receipt.generation == generation and (plan is None or shard < len(plan.tasks))
+            }
+            manifest = self._ledger.whole(current, plan, metadata)
+            self._remove_stale(receipts, keep=current, permitted=generation > 0 or plan is not None)
+            with contextlib.suppress(AlreadyExistsError):  # nobody else can: the bytes follow from the receipts
+                self._store.put_if_absent(MANIFEST, manifest.to_json())
+        return manifest
+
+    def recover(self) -> None:
+        """Remove what dead processes left: attempts, leases, files in flight. Committed shards stay."""
+        for name in self._store.folders(ATTEMPTS):
+            if is_dead(name.partition("-")[2]):
+                self._store.remove_folder(f"{ATTEMPTS}/{name}")
+        for folder in ("", PRIVATE, *(f"{LEASES}/{fan}" for fan in self._store.folders(LEASES))):
+            self._store.remove_orphans(folder)
+        for name, holder in open_leases(self._store, LEASES).items():
+            if is_dead(holder["attempt"]):
+                self._lease(name, f"shard {name}").release()
+
+    def refuse_while_publishing(self) -> None:
+        """Raise ShardOwnedError while a living process publishes or withdraws, PublishedError once it has published."""
+        holder = open_leases(self._store, LEASES).get(DATASET)
+        if holder is not None and not is_dead(holder["attempt"]):
+            self._lease(DATASET, "the dataset").release()  # raises with the holder, unless it is done by now
+        if self._ledger.is_published():
+            raise PublishedError(self._ledger.where)
+
+    def _obstacle(self) -> PublishedError | UnfinishedDatasetError | None:
+        if self._ledger.is_published():
+            return PublishedError(self._ledger.where)
+        if self._ledger.head(GENERATION) is not None:
+            return None
+        shards = [info.path for info in self._store.list(recursive=False) if shard_and_suffix(info.path)]
+        if not shards or self._ledger.head(GENERATION) is not None:  # again: its writer may have come meanwhile
+            return None
+        return UnfinishedDatasetError(
+            self._ledger.where,
+            f"{shards[0]} was not written by Headrace, and so has no receipt",
+            "write to another directory, or pass overwrite=True to replace all that is there",
+        )
+
+    @contextlib.contextmanager
+    def _dataset_lease(self) -> Iterator[None]:
+        patience = threading.Event()
+        deadline_s = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                lease = self._lease(DATASET, "the dataset")
+                break
+            except ShardOwnedError:  # held for milliseconds, by a sibling that withdraws or publishes too
+                if time.monotonic() > deadline_s:
+                    raise
+                patience.wait(0.01)
+        try:
+            yield
+        finally:
+            lease.release()
+
+    def _lease(self, name: str, what: str) -> Lease:
+        return acquire(self._store, LEASES, name, what=what, attempt=attempt_id(), on_takeover=lambda _: None)
+
+    def _already_published(self, metadata: Mapping[str, Any] | None) -> Manifest | None:
+        found = self._ledger.manifest()
+        if found is None:
+            return None
+        if metadata is not None and dict(metadata) != found[0].metadata:
+            raise PublishedError(self._ledger.where)
+        return found[0]
+
+    def _remove_stale(
+        self, receipts: Mapping[int, Receipt], *, keep: Mapping[int, Receipt], permitted: bool
+    ) -> None:
+        """Remove what an older run left beside the shards to keep, if somebody said that this run replaces it."""
+        owned = {file.name for receipt in keep.values() for file in receipt.files}
+        stale = [
+            info.path
+            for info in self._store.list(recursive=False)
+            if shard_and_suffix(info.path) and info.path not in owned
+        ]
+        if stale and not permitted:
+            raise UnfinishedDatasetError(
+                self._ledger.where, f"{stale[0]} has no receipt", "write that shard again, or delete the file"
+            )
+        for path in stale:
+            self._store.delete(path)
+        for shard in set(receipts) - set(keep):
+            self._store.delete(receipt_path(shard))

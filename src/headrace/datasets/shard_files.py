@@ -1,0 +1,248 @@
+"""The bytes of a dataset's shard files: opened lazily, checked, and gathered many rows at a time.
+
+Random windows are the hot path, and a Python step a window would cost more than the copy. So the shards are mapped,
+and a batch is one NumPy indexing over the process's own memory:
+
+    item number          17        4        90                     (a batch of windows)
+    segment               0        0         3    searchsorted     which mapped shard holds all of it?
+    + origin[segment]  address  address  address                   where that window lies in memory
+    memory[addresses]   row      row       row                     one gather, a memcpy a row
+
+`origin` is negative for what has no single address: shards not mapped yet, windows that run from one shard into the
+next, numbers outside the dataset. A negative address sends the batch to the slow path, which maps, joins or refuses.
+So every address that is read was computed from a live map and an item whose bytes lie inside it.
+
+Stores that cannot map (object stores) are read by ranges instead, one request a shard.
+"""
+
+import errno
+import os
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.errors import CorruptShardError, DatasetChangedError, NotFoundError, StoreError, TruncatedReadError
+from headrace.store import FileInfo, Store
+
+__all__ = ["RowGather", "ShardFiles"]
+
+_NOWHERE = np.int64(-(1 << 62))
+_PAGE = 4096  # the gathered array begins at this address, since NumPy takes address 0 for "no memory"
+
+Bytes = NDArray[np.uint8]
+
+
+class ShardFiles:
+    """One file of each shard, by number. Handles belong to a process; after a fork they are made anew.
+
+    names, sizes and lengths in elements have one entry a shard. evidence is what the dataset rests on (its manifest, or
+    one file a shard): when another version of it is found as a shard is opened, the data was replaced, and that is
+    said. Safe to use from several threads.
+    """
+
+    def __init__(self, store: Store, names: Sequence[str], sizes_bytes: NDArray[np.int64], evidence: Sequence[FileInfo]) -> None:
+        self.store = store
+        self.names = names
+        self.sizes_bytes = sizes_bytes
+        self._evidence = evidence
+        self._versions: dict[int, str] = {}
+
+    def view(self, shard: int) -> Bytes:
+        """The shard's bytes, mapped where the store can and else read whole; its size and version are checked."""
+        name = self.names[shard]
+        self._check(shard)
+        try:
+            view = self.store.view(name)
+        except NotFoundError:
+            raise CorruptShardError(self.store.location, shard, f"{name} is missing") from None
+        if len(view) != self.sizes_bytes[shard]:
+            raise self._wrong_size(shard, len(view))
+        return np.frombuffer(view, np.uint8)
+
+    def ranges(self, shard: int, starts: NDArray[np.int64], num_bytes: NDArray[np.int64]) -> list[memoryview]:
+        """The bytes at these places of the shard's file, in request order."""
+        self._check(shard)
+        try:
+            return self.store.get_ranges(self.names[shard], starts, num_bytes)
+        except NotFoundError:
+            raise CorruptShardError(self.store.location, shard, f"{self.names[shard]} is missing") from None
+        except TruncatedReadError as error:
+            raise self._wrong_size(shard, error.size) from error
+
+    def _check(self, shard: int) -> None:
+        try:
+            info = self.store.head(self.names[shard])
+        except NotFoundError:
+            raise CorruptShardError(self.store.location, shard, f"{self.names[shard]} is missing") from None
+        known = self._versions.setdefault(shard, info.version)
+        basis = self._evidence[shard if len(self._evidence) > 1 else 0] if self._evidence else None
+        if known != info.version or (basis is not None and self._version(basis.path) != basis.version):
+            changed = self.names[shard] if basis is None or known != info.version else basis.path
+            raise DatasetChangedError(self.store.location, f"{changed} is not the file it was")
+        if info.size_bytes != self.sizes_bytes[shard]:
+            raise self._wrong_size(shard, info.size_bytes)
+
+    def _version(self, path: str) -> str | None:
+        try:
+            return self.store.head(path).version
+        except NotFoundError:
+            return None
+
+    def _wrong_size(self, shard: int, found: int) -> CorruptShardError:
+        problem = f"{self.names[shard]} has {found} bytes, but {self.sizes_bytes[shard]} were recorded"
+        return CorruptShardError(self.store.location, shard, problem)
+
+
+class _Maps:
+    """What is mapped: views that keep the memory alive, and the origins made from them. Grows; never shrinks."""
+
+    def __init__(self, num_segments: int) -> None:
+        self.origins = np.full(num_segments, _NOWHERE, np.int64)
+        self.views: dict[int, Bytes] = {}
+
+
+class RowGather:
+    """Rows of equal length at equal steps over the concatenated shards: row i begins at element i * stride.
+
+    lengths has the elements of each shard. A row may run over the end of a shard into the next.
+    """
+
+    def __init__(
+        self, files: ShardFiles, lengths: NDArray[np.int64], itemsize: int, *, stride: int, row_elements: int
+    ) -> None:
+        self._files = files
+        self._itemsize = itemsize
+        self._stride = stride
+        self._row_elements = row_elements
+        self._ends = np.cumsum(lengths, dtype=np.int64)
+        self._starts = self._ends - lengths
+        total = int(self._ends[-1]) if len(lengths) else 0
+        self.num_rows = 0 if total < row_elements else (total - row_elements) // stride + 1
+        # Rows that lie in one shard: first[k] <= row < last[k] for shard k. Segment 2k+1 of the edges below.
+        first = -(-self._starts // stride)
+        last = np.maximum(first, (self._ends - row_elements) // stride + 1)
+        self._edges = np.stack([first, last], axis=1).reshape(-1)
+        self._memory = _process_memory(row_elements * itemsize)
+        self._can_map = files.store.capabilities.view
+        self._step_bytes = stride * itemsize
+        self._reset()
+
+    def _reset(self) -> None:
+        self._process = os.getpid()
+        self._lock = threading.Lock()
+        self._maps = _Maps(len(self._edges) + 1)
+
+    def rows(self, items: NDArray[np.int64]) -> Bytes:
+        """The bytes of the rows, shape (num_items, row bytes), fresh memory. Items may repeat; negative ones count
+        from the end; IndexError outside."""
+        maps = self._maps  # held while its addresses are in use: another thread may replace it
+        addresses = maps.origins.take(self._edges.searchsorted(items, "right"))
+        addresses += items * self._step_bytes
+        if len(items) == 0 or np.minimum.reduce(addresses) < 0:
+            return self._slow_rows(items)
+        return self._memory[addresses].view(np.uint8).reshape(len(items), -1)
+
+    def elements(self, start: int, num_elements: int) -> tuple[Bytes, NDArray[np.int64], NDArray[np.int64]]:
+        """num_elements from start on, running over shard ends and from the last shard into the first.
+
+        Returns their bytes, and the number of elements and the shard of each piece; start must lie in the dataset.
+        """
+        out = np.empty(num_elements * self._itemsize, np.uint8)
+        shard = int(self._ends.searchsorted(start, "right"))
+        lengths, shards, done = [], [], 0
+        while done < num_elements:
+            begin = start - int(self._starts[shard])
+            count = min(num_elements - done, int(self._ends[shard]) - start)
+            self._copy(out[done * self._itemsize : (done + count) * self._itemsize], shard, begin * self._itemsize)
+            lengths.append(count)
+            shards.append(shard)
+            done += count
+            shard = (shard + 1) % len(self._ends)
+            start = int(self._starts[shard])
+        return out, np.array(lengths, np.int64), np.array(shards, np.int64)
+
+    def _copy(self, out: Bytes, shard: int, begin_byte: int) -> None:
+        if len(out) == 0:
+            return
+        if self._can_map:
+            out[:] = self._mapped([shard]).views[shard][begin_byte : begin_byte + len(out)]
+        else:
+            begin, count = np.array([begin_byte], np.int64), np.array([len(out)], np.int64)
+            out[:] = np.frombuffer(self._files.ranges(shard, begin, count)[0], np.uint8)
+
+    def _slow_rows(self, items: NDArray[np.int64]) -> Bytes:
+        items = np.where(items < 0, items + self.num_rows, items)
+        outside = (items < 0) | (items >= self.num_rows)
+        if outside.any():
+            item = int(items[outside.argmax()])
+            raise IndexError(f"window {item} is outside a dataset of {self.num_rows} windows")
+        row_bytes = self._row_elements * self._itemsize
+        out = np.empty((len(items), row_bytes), np.uint8)
+        segments = self._edges.searchsorted(items, "right")
+        inside = segments % 2 == 1
+        for place in np.flatnonzero(~inside).tolist():
+            out[place] = self.elements(int(items[place]) * self._stride, self._row_elements)[0]
+        places = np.flatnonzero(inside)
+        shards = segments[places] // 2
+        if self._can_map:
+            limit = self._files.store.max_views
+            for begin in range(0, len(places), limit):  # so that no batch, however spread, maps more than the limit
+                part = places[begin : begin + limit]
+                maps = self._mapped(np.unique(shards[begin : begin + limit]).tolist())
+                addresses = maps.origins[segments[part]] + items[part] * self._step_bytes
+                out[part] = self._memory[addresses].view(np.uint8).reshape(len(part), row_bytes)
+        else:
+            for shard in np.unique(shards).tolist():
+                part = places[shards == shard]
+                begins = (items[part] * self._stride - self._starts[shard]) * self._itemsize
+                views = self._files.ranges(shard, begins, np.full(len(part), row_bytes, np.int64))
+                for place, view in zip(part.tolist(), views, strict=True):
+                    out[place] = np.frombuffer(view, np.uint8)
+        return out
+
+    def _mapped(self, shards: Sequence[int]) -> _Maps:
+        """Maps that hold all these shards (no more than max_views of them)."""
+        if self._process != os.getpid():
+            self._reset()  # the parent's lock may have been held as it forked
+        with self._lock:
+            maps = self._maps
+            missing = [shard for shard in shards if shard not in maps.views]
+            if len(maps.views) + len(missing) > self._files.store.max_views:
+                # Start over rather than choose: rows in flight keep the old maps alive, and the rest is unmapped.
+                maps, missing = _Maps(len(self._edges) + 1), list(shards)
+            try:
+                self._map(maps, missing)
+            except OSError as error:
+                if error.errno not in (errno.EMFILE, errno.ENFILE) or not self._maps.views:
+                    raise
+                self._maps = maps = _Maps(len(self._edges) + 1)
+                self._map(maps, shards)
+            self._maps = maps
+            return maps
+
+    def _map(self, maps: _Maps, shards: Sequence[int]) -> None:
+        for shard in shards:
+            view = self._files.view(shard)
+            maps.views[shard] = view
+            if len(view):
+                address = int(view.__array_interface__["data"][0])
+                # Where item 0 would begin if the whole dataset lay before this shard.
+                maps.origins[2 * shard + 1] = address - _PAGE - int(self._starts[shard]) * self._itemsize
+
+
+def _process_memory(row_bytes: int) -> NDArray[Any]:
+    """The address space as an array of overlapping rows: element i is the row_bytes bytes at address _PAGE + i."""
+
+    class Memory:
+        __array_interface__ = {  # noqa: RUF012 - NumPy's protocol
+            "data": (_PAGE, True),
+            "shape": (1 << 46,),
+            "strides": (1,),
+            "typestr": f"|V{row_bytes}",
+            "version": 3,
+        }
+
+    return np.asarray(Memory())

@@ -1,0 +1,111 @@
+"""What every kind of storage has: a store, a format, and the dataset's commit state."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Generic, TypeVar
+
+import xxhash
+
+from headrace.datasets.ledger import Ledger
+from headrace.datasets.opening import Opened, open_directory
+from headrace.datasets.publication import Publication
+from headrace.datasets.verification import Damage, damaged_files
+from headrace.manifest import Manifest
+from headrace.store import LocalStore, Store
+
+__all__ = ["Storage"]
+
+F = TypeVar("F")
+
+
+class Storage(Generic[F]):
+    """A directory and a format. Subclasses add the writer, the reader and the dataset of their kind."""
+
+    kind: ClassVar[str]
+    suffixes: ClassVar[frozenset[str]]
+
+    def __init__(self, storage_dir: str | Path | Store, storage_format: F | None, read_interface: Store | None) -> None:
+        if read_interface is not None and not isinstance(read_interface, Store):
+            raise TypeError(
+                f"read_interface must be a Store, not {type(read_interface).__name__}; leave it out: "
+                "local files are memory-mapped"
+            )
+        self.storage_dir = storage_dir
+        self.storage_format = storage_format
+        self.store = storage_dir if isinstance(storage_dir, Store) else LocalStore(storage_dir)
+        self.reading_store = read_interface or self.store
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.store.location!r}, {self.storage_format!r})"
+
+    def publication(self) -> Publication:
+        """What publishes, withdraws and recovers this directory."""
+        return Publication(self.store, self.kind, self.suffixes)
+
+    def publish(self, metadata: Mapping[str, Any] | None = None) -> Manifest:
+        """The manifest, written to headrace.json once every shard is committed; from then on nothing changes.
+
+        metadata is JSON of your own. Publishing twice changes nothing. UnfinishedDatasetError says what is missing.
+        """
+        return self.publication().publish(metadata)
+
+    def recover(self) -> None:
+        """Remove what dead writers left behind: attempts, leases and files in flight. Committed shards stay."""
+        self.publication().recover()
+
+    def record_plan(self, tasks: Sequence[str], *, overwrite: bool = False) -> None:
+        """Record the task of each shard 0..n-1: until all are committed, the directory does not open."""
+        self.publication().record_plan(tasks, overwrite=overwrite)
+
+    def planned_tasks(self) -> list[str] | None:
+        """The recorded task of each shard, or None."""
+        plan = Ledger(self.store, self.kind).plan()
+        return None if plan is None else list(plan.tasks)
+
+    def finished_tasks(self) -> dict[int, str]:
+        """shard -> task, for the shards of this generation that tasks have committed."""
+        return Ledger(self.store, self.kind).finished_tasks()
+
+    def is_published(self) -> bool:
+        """Whether headrace.json is there."""
+        return Ledger(self.store, self.kind).is_published()
+
+    def open(self) -> Opened:
+        """The directory as it is: manifest, and how far it can be trusted."""
+        return open_directory(self.reading_store, self.kind, self.suffixes)
+
+    def describe(self) -> dict[str, Any]:
+        """Kind, element type, counts and size, whether it is published, and what cannot be checked."""
+        opened = self.open()
+        manifest = opened.manifest
+        unchecked = []
+        if not opened.by_headrace:
+            unchecked = ["element type", "digests", "whether all shards are there"]
+        elif not opened.published and self.planned_tasks() is None:
+            unchecked = ["whether all shards of the job are there: it is not published"]
+        return {
+            "kind": manifest.kind,
+            "location": self.reading_store.location,
+            "dtype": manifest.dtype,
+            "num_shards": manifest.num_shards,
+            "total_length": manifest.total_length if opened.by_headrace else None,
+            "total_bytes": manifest.total_bytes,
+            "published": opened.published,
+            "fingerprint": self.fingerprint_of(opened),
+            "metadata": manifest.metadata,
+            "unchecked": unchecked,
+        }
+
+    def verify(self) -> list[Damage]:
+        """Every file that disagrees with its record, with the elements it holds; [] when all is well.
+
+        Reads everything and compares sizes and digests. For files without records only sizes can be compared.
+        """
+        return damaged_files(self.reading_store, self.open())
+
+    def fingerprint_of(self, opened: Opened) -> str:
+        """The manifest's fingerprint; a digest of names and sizes for files that have no record."""
+        if opened.by_headrace:
+            return opened.manifest.fingerprint
+        sizes = [(file.name, file.bytes) for shard in opened.manifest.shards for file in shard.files]
+        return "sizes:" + xxhash.xxh3_128_hexdigest(repr(sizes))

@@ -1,0 +1,57 @@
+"""Reading a dataset again to see whether it is still what was written."""
+
+from typing import NamedTuple
+
+import numpy as np
+import xxhash
+
+from headrace.datasets.opening import Opened
+from headrace.errors import NotFoundError, StoreError
+from headrace.manifest import FileRecord
+from headrace.store import Store
+
+__all__ = ["Damage", "damaged_files"]
+
+CHUNK_BYTES = 8 << 20
+
+
+class Damage(NamedTuple):
+    """One file that is not what its record says."""
+
+    shard: int
+    file: str
+    problem: str
+    elements: tuple[int, int]  # global range of its shard, exclusive
+
+
+def damaged_files(store: Store, opened: Opened) -> list[Damage]:
+    """Every damaged file, in order of shards; [] when all is well. Reads every byte that has a digest."""
+    damages = []
+    start = 0
+    for number, shard in enumerate(opened.manifest.shards):
+        stop = start + max(0, shard.length)
+        for file in shard.files:
+            if (problem := _problem(store, file)) is not None:
+                damages.append(Damage(number, file.name, problem, (start, stop)))
+        start = stop
+    return damages
+
+
+def _problem(store: Store, file: FileRecord) -> str | None:
+    try:
+        found = store.head(file.name).size_bytes
+        if found != file.bytes:
+            return f"has {found} bytes, expected {file.bytes}"
+        if not file.xxh3_128:
+            return None
+        digest = xxhash.xxh3_128()
+        for begin in range(0, file.bytes, CHUNK_BYTES):
+            count = min(CHUNK_BYTES, file.bytes - begin)
+            digest.update(store.get_ranges(file.name, np.array([begin]), np.array([count]))[0])
+    except NotFoundError:
+        return "is missing"
+    except StoreError as error:
+        return f"cannot be read: {error}"
+    if digest.hexdigest() != file.xxh3_128:
+        return f"has XXH3-128 {digest.hexdigest()}, expected {file.xxh3_128}: its content was changed"
+    return None

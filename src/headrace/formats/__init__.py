@@ -1,0 +1,5 @@
+"""SAMPLES: one shard's bytes to samples and back. Formats never know where bytes live or in what order they are read."""
+
+from headrace.formats.stream import StreamArrayFormat, StreamFormat, StreamNumpyFormat
+
+__all__ = ["StreamArrayFormat", "StreamFormat", "StreamNumpyFormat"]

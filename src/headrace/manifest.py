@@ -1,0 +1,209 @@
+"""What a dataset is: kind, element type, shards, counts and digests. Pure data, no I/O.
+
+`headrace.json` (a Manifest) is the commit of a whole dataset, `.headrace/<shard>.receipt` (a Receipt) that of one
+shard, `.headrace/plan.json` (a Plan) the promise which shards a job will write. All three are JSON, carry a version,
+and are read strictly: another version or an unknown field is refused. docs/formats/manifest.md specifies them.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+import numpy as np
+import xxhash
+
+from headrace.errors import ManifestError, ManifestVersionError
+
+__all__ = ["VERSION", "FileRecord", "Manifest", "Plan", "Receipt", "ShardRecord", "dtype_from_json", "dtype_to_json"]
+
+VERSION = 1
+
+JsonType = Any  # a dtype as JSON: "<u2", or [["tokens", "<u2"], ["vec", "<f2", [3]], ...]
+
+
+class FileRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One file of a shard."""
+
+    name: str
+    bytes: int
+    xxh3_128: str
+
+
+class ShardRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One shard: its length in elements (documents for document datasets) and its files."""
+
+    length: int
+    files: tuple[FileRecord, ...]
+
+
+class Receipt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The commit of one shard. A shard without a valid receipt does not exist."""
+
+    version: int
+    kind: str
+    dtype: JsonType
+    shard: int
+    length: int
+    files: tuple[FileRecord, ...]
+    attempt: str
+    generation: int
+    task: str | None = None
+
+    @property
+    def record(self) -> ShardRecord:
+        """What the manifest keeps of this receipt: the data, not who wrote it."""
+        return ShardRecord(self.length, self.files)
+
+    def to_json(self) -> bytes:
+        """The bytes of the receipt file."""
+        return msgspec.json.encode(self)
+
+    @classmethod
+    def from_json(cls, raw: bytes, where: str) -> "Receipt":
+        """The receipt in raw; ManifestError names `where` when it is damaged."""
+        receipt = _decode(raw, cls, where)
+        _check_shard(where, receipt.shard, receipt.length, receipt.files)
+        if receipt.generation < 0:
+            raise ManifestError(where, f"generation {receipt.generation} is negative")
+        return receipt
+
+
+class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which task writes which shard: tasks[k] is the id of the task of shard k."""
+
+    version: int
+    tasks: tuple[str, ...]
+
+    def to_json(self) -> bytes:
+        """The bytes of the plan file."""
+        return msgspec.json.encode(self)
+
+    @classmethod
+    def from_json(cls, raw: bytes, where: str) -> "Plan":
+        """The plan in raw; ManifestError names `where` when it is damaged."""
+        return _decode(raw, cls, where)
+
+
+class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A whole dataset. Equal data gives equal bytes, whoever wrote it and however often."""
+
+    version: int
+    kind: str
+    dtype: JsonType
+    num_shards: int
+    total_length: int
+    total_bytes: int
+    fingerprint: str
+    shards: tuple[ShardRecord, ...]
+    metadata: dict[str, Any] = {}
+
+    @classmethod
+    def of(
+        cls, kind: str, dtype: JsonType, shards: Sequence[ShardRecord], metadata: Mapping[str, Any] | None = None
+    ) -> "Manifest":
+        """The manifest of these shards; totals and fingerprint are computed."""
+        records = tuple(shards)
+        return cls(
+            version=VERSION,
+            kind=kind,
+            dtype=dtype,
+            num_shards=len(records),
+            total_length=sum(shard.length for shard in records),
+            total_bytes=sum(file.bytes for shard in records for file in shard.files),
+            fingerprint=_fingerprint(kind, dtype, records),
+            shards=records,
+            metadata=dict(metadata or {}),
+        )
+
+    def to_json(self) -> bytes:
+        """The bytes of headrace.json."""
+        return msgspec.json.format(msgspec.json.encode(self), indent=1) + b"\n"
+
+    @classmethod
+    def from_json(cls, raw: bytes, where: str) -> "Manifest":
+        """The manifest in raw, checked against itself; ManifestError names `where` when it is damaged."""
+        manifest = _decode(raw, cls, where)
+        for number, shard in enumerate(manifest.shards):
+            _check_shard(where, number, shard.length, shard.files)
+        again = cls.of(manifest.kind, manifest.dtype, manifest.shards, manifest.metadata)
+        for field in ("num_shards", "total_length", "total_bytes", "fingerprint"):
+            found, expected = getattr(manifest, field), getattr(again, field)
+            if found != expected:
+                raise ManifestError(where, f"{field} is {found!r}, but its shards give {expected!r}; it was damaged")
+        return manifest
+
+
+def dtype_to_json(dtype: np.dtype[Any]) -> JsonType:
+    """dtype as JSON, padding and nesting included (NumPy's descr, with lists for tuples).
+
+    Raises ValueError for what cannot be stored: Python objects, field titles, fields that overlap or lie out of order.
+    """
+    if dtype.hasobject:
+        raise ValueError(f"element type {dtype} holds Python objects, which are addresses; store numbers or bytes")
+    if dtype.itemsize == 0:
+        raise ValueError(f"element type {dtype} has no bytes")
+    described = msgspec.to_builtins(np.lib.format.dtype_to_descr(dtype))
+    if dtype_from_json(described, "the element type") != dtype:
+        raise ValueError(f"element type {dtype} cannot be described in a manifest (titles, or fields out of order)")
+    return described
+
+
+def dtype_from_json(described: JsonType, where: str) -> np.dtype[Any]:
+    """The dtype that dtype_to_json described; ManifestError when it is none."""
+    try:
+        dtype = np.lib.format.descr_to_dtype(_tuples(described))
+    except (TypeError, ValueError, KeyError, SyntaxError) as error:
+        raise ManifestError(where, f"dtype {described!r} is not an element type ({error})") from None
+    if dtype.hasobject or dtype.itemsize == 0:
+        raise ManifestError(where, f"dtype {described!r} is not an element type that can be stored")
+    return dtype
+
+
+def _tuples(described: JsonType) -> Any:
+    if isinstance(described, str):
+        return described
+    fields = []
+    for entry in described:
+        name, kind, *shape = entry
+        if not isinstance(name, str) or len(shape) > 1:
+            raise TypeError(f"field {entry!r}")
+        fields.append((name, _tuples(kind), *(tuple(int(side) for side in sides) for sides in shape)))
+    return fields
+
+
+def _fingerprint(kind: str, dtype: JsonType, shards: tuple[ShardRecord, ...]) -> str:
+    # Metadata stays out: a directory that has receipts only must have the fingerprint of its later manifest.
+    return xxhash.xxh3_128_hexdigest(msgspec.json.encode([VERSION, kind, dtype, shards]))
+
+
+class _Versioned(msgspec.Struct):
+    version: Any = None
+
+
+_T = TypeVar("_T", Manifest, Receipt, Plan)
+
+
+def _decode(raw: bytes, kind: type[_T], where: str) -> _T:
+    if not raw:
+        raise ManifestError(where, "is empty (0 bytes)")
+    try:
+        version = msgspec.json.decode(raw, type=_Versioned).version
+    except msgspec.DecodeError as error:
+        raise ManifestError(where, f"is not the JSON that Headrace writes ({error}; {len(raw)} bytes)") from None
+    if version != VERSION or isinstance(version, bool):
+        raise ManifestVersionError(where, version, (VERSION,))
+    try:
+        return msgspec.json.decode(raw, type=kind)
+    except msgspec.DecodeError as error:
+        raise ManifestError(where, f"is not a {kind.__name__.lower()} ({error})") from None
+
+
+def _check_shard(where: str, shard: int, length: int, files: tuple[FileRecord, ...]) -> None:
+    if shard < 0 or length < 0 or not files:
+        raise ManifestError(where, f"shard {shard} with length {length} and {len(files)} files makes no sense")
+    for file in files:
+        # Names come from disk: one that is not exactly this shard's own could reach another file.
+        if not file.name.startswith(f"{shard:07d}.") or "/" in file.name or "\\" in file.name or "\0" in file.name:
+            raise ManifestError(where, f"file name {file.name!r} does not belong to shard {shard}")
+        if file.bytes < 0:
+            raise ManifestError(where, f"file {file.name!r} has {file.bytes} bytes")

@@ -77,8 +77,19 @@ def train(name: str, tokens: Path, legs: Sequence[Leg]) -> list[Step]:
     folder = OUT / name
     folder.mkdir()
     for attempt, leg in enumerate(legs, start=1):
-        arguments = ("--data", tokens, "--out", folder, "--steps", STEPS, "--attempt", attempt)
-        command = torchrun(leg.ranks, "examples.demo.train", [str(argument) for argument in arguments])
+        program = (
+            "-m",
+            "examples.demo.train",
+            "--data",
+            tokens,
+            "--out",
+            folder,
+            "--steps",
+            STEPS,
+            "--attempt",
+            attempt,
+        )
+        command = torchrun(leg.ranks, [str(part) for part in program])
         stop = leg.kill_at
 
         def reached(attempt: int = attempt, stop: int | None = stop) -> bool:
@@ -142,8 +153,8 @@ def main() -> int:
     result = compare(whole, broken, STEPS, TOLERANCE)
     problems = [*result.problems, *order_problems(tokens, whole)]
     picture = OUT / "losses.png"
-    draw(picture, whole, broken, TOLERANCE)
     report(tokens, whole, result, problems, picture)
+    draw(picture, whole, broken, TOLERANCE)
     console.print(f"[dim]{time.monotonic() - started:.0f} s in all[/]")
     return 1 if problems else 0
 

@@ -14,10 +14,10 @@ POLL_S = 0.02
 TIMEOUT_S = 240.0
 
 
-def torchrun(ranks: int, module: str, arguments: Sequence[str]) -> list[str]:
-    """The command that runs a module as that many ranks on this machine."""
+def torchrun(ranks: int, program: Sequence[str]) -> list[str]:
+    """The command that runs a program (a script, or -m and a module, then its arguments) as that many ranks here."""
     elastic = ["torch.distributed.run", "--standalone", "--local-addr=127.0.0.1", f"--nproc-per-node={ranks}"]
-    return [sys.executable, "-m", *elastic, "-m", module, *arguments]
+    return [sys.executable, "-m", *elastic, *program]
 
 
 def run(command: Sequence[str]) -> None:
@@ -35,22 +35,22 @@ def run_until(command: Sequence[str], log: Path, reached: Callable[[], bool] | N
     """
     environment = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     deadline = time.monotonic() + TIMEOUT_S
+    kill = False
     with log.open("wb") as output:
         process = subprocess.Popen(
             command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True, env=environment
         )
         try:
-            while process.poll() is None and time.monotonic() < deadline:
-                if reached is not None and reached():
-                    return True
+            while process.poll() is None and time.monotonic() < deadline and not kill:
                 time.sleep(POLL_S)
+                kill = reached is not None and reached()
         finally:
             ended_with = process.poll()
             if ended_with is None:
                 kill_tree(process.pid)
                 process.wait()
-    if ended_with == 0:
-        return False
+    if ended_with == 0 or (ended_with is None and kill):
+        return ended_with is None
     tail = "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-40:])
     fault = f"took more than {TIMEOUT_S:.0f} s" if ended_with is None else f"failed with exit code {ended_with}"
     raise SystemExit(f"{' '.join(command)} {fault}; the end of {log}:\n{tail}")

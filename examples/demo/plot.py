@@ -51,9 +51,9 @@ def draw(target: Path, whole: Sequence[Step], broken: Sequence[Step], tolerance:
                 fontsize=9.5,
                 va="center",
             )
-    upper.set_title(
-        "Killed twice, continued with other numbers of ranks: the same run", fontsize=14, loc="left", pad=10
-    )
+    apart = max(abs(step.loss - expected.get(step.step, step.loss)) for step in broken)
+    title = f"Killed twice, continued with other numbers of ranks (largest difference in loss: {apart:.1g})"
+    upper.set_title(title, fontsize=13, loc="left", pad=10)
     upper.set_ylabel("training loss (nats per token)")
     upper.legend(frameon=False, loc="upper right", fontsize=10)
     lower.axhline(tolerance, color=COLOURS[0], linewidth=1, linestyle=":")

@@ -123,6 +123,7 @@ def report(tokens: Path, whole: Sequence[Step], result: Comparison, problems: Se
     table = Table.grid(padding=(0, 2))
     rows = {
         "samples compared": f"{result.num_ids:,} of {windows:,} windows, {GLOBAL_BATCH_SIZE} a step, in their order",
+        "order": "as computed from the seed, without a loader" if not problems else "see below",
         "trained again after a kill": f"steps {', '.join(map(str, result.redone))}",
         "loss": f"{whole[0].loss:.3f} at step 1, {whole[-1].loss:.3f} at step {whole[-1].step}",
         "largest difference in loss": f"{result.max_loss_difference:.2g} (allowed: {TOLERANCE:g})",

@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from examples.demo.model import GPT, Shape
-from headrace import StatefulDataLoader, StreamDataset, StreamNumpyFormat, StreamStorage
+from headrace import StatefulDataLoader, StreamDataset, StreamStorage
 
 __all__ = ["GLOBAL_BATCH_SIZE", "SEED", "NumberedWindows", "numbered_windows"]
 
@@ -56,9 +56,8 @@ class NumberedWindows:
 
 
 def numbered_windows(directory: Path) -> NumberedWindows:
-    """Windows of 128 tokens and the one after them, the last target. 4,096 token ids fit two bytes."""
-    storage = StreamStorage(directory, StreamNumpyFormat(np.dtype([("tokens", "<u2")])))
-    return NumberedWindows(StreamDataset(storage, sequence_length=SHAPE.context, extra=1))
+    """Windows of 128 tokens and the one that follows them, the last target."""
+    return NumberedWindows(StreamDataset(StreamStorage(directory), sequence_length=SHAPE.context, extra=1))
 
 
 class Batch(NamedTuple):

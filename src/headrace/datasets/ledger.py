@@ -1,12 +1,12 @@
 """What a dataset directory says of itself: receipts, plan, generation, leases. Everything here only reads.
 
-    DIR/headrace.json                          the manifest; present = published, immutable
-    DIR/NNNNNNN.*.bin                          data, renamed here whole
-    DIR/.headrace/NNNNNNN.receipt              a shard's commit
-    DIR/.headrace/plan.json                    which task writes which shard (prepare() only)
-    DIR/.headrace/generation                   a number; raised by whoever withdraws a manifest
-    DIR/.headrace/attempts/NNNNNNN-<attempt>/  one writer's private files
-    DIR/.headrace/leases/                      who writes what
+DIR/headrace.json                          the manifest; present = published, immutable
+DIR/NNNNNNN.*.bin                          data, renamed here whole
+DIR/.headrace/NNNNNNN.receipt              a shard's commit
+DIR/.headrace/plan.json                    which task writes which shard (prepare() only)
+DIR/.headrace/generation                   a number; raised by whoever withdraws a manifest
+DIR/.headrace/attempts/NNNNNNN-<attempt>/  one writer's private files
+DIR/.headrace/leases/                      who writes what
 """
 
 import re

@@ -1,9 +1,9 @@
 """Which state of a directory opens as a dataset, and what a reader may rest on.
 
-    headrace.json is there           published: one file is read, whatever the number of shards
-    .headrace is there               receipts: gapless, one generation, nobody writing or dead, a plan complete
-    neither, but NNNNNNN.* files     another program's (GuideLoom's): lengths from sizes, nothing can be checked
-    anything else                    refused
+headrace.json is there           published: one file is read, whatever the number of shards
+.headrace is there               receipts: gapless, one generation, nobody writing or dead, a plan complete
+neither, but NNNNNNN.* files     another program's (GuideLoom's): lengths from sizes, nothing can be checked
+anything else                    refused
 """
 
 from typing import NamedTuple

@@ -160,9 +160,7 @@ class Publication:
             raise PublishedError(self._ledger.where)
         return found[0]
 
-    def _remove_stale(
-        self, receipts: Mapping[int, Receipt], *, keep: Mapping[int, Receipt], permitted: bool
-    ) -> None:
+    def _remove_stale(self, receipts: Mapping[int, Receipt], *, keep: Mapping[int, Receipt], permitted: bool) -> None:
         """Remove what an older run left beside the shards to keep, if somebody said that this run replaces it."""
         owned = {file.name for receipt in keep.values() for file in receipt.files}
         stale = [

@@ -24,12 +24,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.errors import CorruptShardError, DatasetChangedError, NotFoundError, StoreError, TruncatedReadError
+from headrace.errors import CorruptShardError, DatasetChangedError, NotFoundError, TruncatedReadError
 from headrace.store import FileInfo, Store
 
 __all__ = ["RowGather", "ShardFiles"]
 
 _NOWHERE = np.int64(-(1 << 62))
+_LONGEST_ROW = 1 << 14  # bytes; NumPy bounds an array's items times their size, and beyond it the copy is what costs
 _PAGE = 4096  # the gathered array begins at this address, since NumPy takes address 0 for "no memory"
 
 Bytes = NDArray[np.uint8]
@@ -43,7 +44,9 @@ class ShardFiles:
     said. Safe to use from several threads.
     """
 
-    def __init__(self, store: Store, names: Sequence[str], sizes_bytes: NDArray[np.int64], evidence: Sequence[FileInfo]) -> None:
+    def __init__(
+        self, store: Store, names: Sequence[str], sizes_bytes: NDArray[np.int64], evidence: Sequence[FileInfo]
+    ) -> None:
         self.store = store
         self.names = names
         self.sizes_bytes = sizes_bytes
@@ -125,7 +128,8 @@ class RowGather:
         first = -(-self._starts // stride)
         last = np.maximum(first, (self._ends - row_elements) // stride + 1)
         self._edges = np.stack([first, last], axis=1).reshape(-1)
-        self._memory = _process_memory(row_elements * itemsize)
+        self._row_bytes = row_elements * itemsize
+        self._memory = _process_memory(min(self._row_bytes, _LONGEST_ROW))
         self._can_map = files.store.capabilities.view
         self._step_bytes = stride * itemsize
         self._reset()
@@ -179,8 +183,7 @@ class RowGather:
         if outside.any():
             item = int(items[outside.argmax()])
             raise IndexError(f"window {item} is outside a dataset of {self.num_rows} windows")
-        row_bytes = self._row_elements * self._itemsize
-        out = np.empty((len(items), row_bytes), np.uint8)
+        out = np.empty((len(items), self._row_bytes), np.uint8)
         segments = self._edges.searchsorted(items, "right")
         inside = segments % 2 == 1
         for place in np.flatnonzero(~inside).tolist():
@@ -192,13 +195,18 @@ class RowGather:
             for begin in range(0, len(places), limit):  # so that no batch, however spread, maps more than the limit
                 part = places[begin : begin + limit]
                 maps = self._mapped(np.unique(shards[begin : begin + limit]).tolist())
-                addresses = maps.origins[segments[part]] + items[part] * self._step_bytes
-                out[part] = self._memory[addresses].view(np.uint8).reshape(len(part), row_bytes)
+                if self._row_bytes > _LONGEST_ROW:
+                    for place, shard in zip(part.tolist(), (segments[part] // 2).tolist(), strict=True):
+                        begin = (int(items[place]) * self._stride - int(self._starts[shard])) * self._itemsize
+                        out[place] = maps.views[shard][begin : begin + self._row_bytes]
+                else:
+                    addresses = maps.origins[segments[part]] + items[part] * self._step_bytes
+                    out[part] = self._memory[addresses].view(np.uint8).reshape(len(part), -1)
         else:
             for shard in np.unique(shards).tolist():
                 part = places[shards == shard]
                 begins = (items[part] * self._stride - self._starts[shard]) * self._itemsize
-                views = self._files.ranges(shard, begins, np.full(len(part), row_bytes, np.int64))
+                views = self._files.ranges(shard, begins, np.full(len(part), self._row_bytes, np.int64))
                 for place, view in zip(part.tolist(), views, strict=True):
                     out[place] = np.frombuffer(view, np.uint8)
         return out
@@ -227,7 +235,7 @@ class RowGather:
         for shard in shards:
             view = self._files.view(shard)
             maps.views[shard] = view
-            if len(view):
+            if len(view) and self._row_bytes <= _LONGEST_ROW:
                 address = int(view.__array_interface__["data"][0])
                 # Where item 0 would begin if the whole dataset lay before this shard.
                 maps.origins[2 * shard + 1] = address - _PAGE - int(self._starts[shard]) * self._itemsize
@@ -239,7 +247,7 @@ def _process_memory(row_bytes: int) -> NDArray[Any]:
     class Memory:
         __array_interface__ = {  # noqa: RUF012 - NumPy's protocol
             "data": (_PAGE, True),
-            "shape": (1 << 46,),
+            "shape": (1 << 48,),
             "strides": (1,),
             "typestr": f"|V{row_bytes}",
             "version": 3,

@@ -108,4 +108,4 @@ class Storage(Generic[F]):
         if opened.by_headrace:
             return opened.manifest.fingerprint
         sizes = [(file.name, file.bytes) for shard in opened.manifest.shards for file in shard.files]
-        return "sizes:" + xxhash.xxh3_128_hexdigest(repr(sizes))
+        return "sizes:" + xxhash.xxh3_128_hexdigest(repr(sizes).encode())

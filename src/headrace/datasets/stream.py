@@ -1,9 +1,9 @@
 """Token streams: elements appended to shards, read as windows of any length.
 
-    StreamStorage    a directory and a format; makes writers, readers and datasets
-    StreamWriter     append(shard, record); commits its shards when it closes
-    StreamReader     read(global_index, global_length) over all shards, wrapping at the end
-    StreamDataset    window i of a fixed length: map-style, a batch is one gather
+StreamStorage    a directory and a format; makes writers, readers and datasets
+StreamWriter     append(shard, record); commits its shards when it closes
+StreamReader     read(global_index, global_length) over all shards, wrapping at the end
+StreamDataset    window i of a fixed length: map-style, a batch is one gather
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -199,9 +199,7 @@ class StreamDataset:
     overlap by one element, for next-token targets. Opens at first use; pickles as its configuration.
     """
 
-    def __init__(
-        self, storage: StreamStorage, sequence_length: int, stride: int | None = None, extra: int = 0
-    ) -> None:
+    def __init__(self, storage: StreamStorage, sequence_length: int, stride: int | None = None, extra: int = 0) -> None:
         self.storage = storage
         self.sequence_length = _checked("sequence_length", sequence_length, 1)
         self.stride = self.sequence_length if stride is None else _checked("stride", stride, 1)

@@ -120,9 +120,7 @@ class StreamWriter:
             number = int(shard)
             if number < 0 or number != shard:
                 raise IndexError(f"shard {shard!r} must be an integer from 0 on")
-            attempt = ShardAttempt.begin(
-                self._store, "stream", number, self._publication, force=self._force
-            )
+            attempt = ShardAttempt.begin(self._store, "stream", number, self._publication, force=self._force)
             begun = self._shards[number] = attempt, attempt.open_file("in_band.bin", self._open_files)
             self._lengths[number] = 0
         begun[0].renew()

@@ -171,7 +171,9 @@ def _converted(field: str, column: Elements, dtype: np.dtype[Any]) -> Elements:
         return stored
     if np.can_cast(source, dtype, "safe"):
         return column.astype(dtype)
-    raise FieldError(field, f"has elements of {source}, which cannot be stored in {dtype} by value; convert them yourself")
+    raise FieldError(
+        field, f"has elements of {source}, which cannot be stored in {dtype} by value; convert them yourself"
+    )
 
 
 def _check_range(field: str, column: Elements, dtype: np.dtype[Any]) -> None:
@@ -186,4 +188,6 @@ def _refuse(field: str, column: Elements, bad: NDArray[np.bool_], dtype: np.dtyp
     if bad.any():
         place = np.unravel_index(int(bad.argmax()), bad.shape)
         where: int | Sequence[int] = int(place[0]) if len(place) == 1 else [int(k) for k in place]
-        raise FieldError(field, f"value {column[place]!s} at position {where} does not fit {dtype} ({column.dtype} given)")
+        raise FieldError(
+            field, f"value {column[place]!s} at position {where} does not fit {dtype} ({column.dtype} given)"
+        )

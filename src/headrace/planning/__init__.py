@@ -1,0 +1,30 @@
+"""INTEGERS: which item stands at which position, for whom, and where a run is. Knows no bytes, files or tensors.
+
+    permutation.py   seeds from names; a bijection of range(n) that answers any position alone
+    shuffle.py       endless positions in shuffled epochs
+    partition.py     rows of a global batch to ranks: the only place where rank and world size appear
+    cursor.py        how far the consumer is, and the record that says so
+
+Everything is a pure function of its arguments, in NumPy arrays of int64. What was published as ORDER_VERSION 1 never
+changes: tests/golden/order_v1.json freezes it.
+"""
+
+from headrace.planning.cursor import STATE_VERSION, Cursor, decode_state, encode_state, plan_fingerprint
+from headrace.planning.partition import check_division, rank_positions, steps_left
+from headrace.planning.permutation import Permutation, derive_seed
+from headrace.planning.shuffle import ORDER_VERSION, shuffled
+
+__all__ = [
+    "ORDER_VERSION",
+    "STATE_VERSION",
+    "Cursor",
+    "Permutation",
+    "check_division",
+    "decode_state",
+    "derive_seed",
+    "encode_state",
+    "plan_fingerprint",
+    "rank_positions",
+    "shuffled",
+    "steps_left",
+]

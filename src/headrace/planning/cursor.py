@@ -1,0 +1,89 @@
+"""Where a run is: a few integers, and the record of them that a checkpoint holds.
+
+The record describes the run, not the machinery: no rank, worker, buffer or iterator is in it, so it is the same on
+every rank and loads under any world size. `plan` is a digest of the settings that decide the order; a record made
+under others is refused, naming each that differs.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any
+
+import msgspec
+
+from headrace.errors import StateMismatchError
+from headrace.planning.partition import steps_left
+
+__all__ = ["STATE_VERSION", "Cursor", "Setting", "decode_state", "encode_state", "plan_fingerprint"]
+
+STATE_VERSION = 1
+
+Setting = str | int | float | bool | None
+
+_FIELDS = ("epoch", "position", "window", "row")
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """How far the consumer is: the epoch, and the global rows of it that it has got.
+
+    window and row say the same for orders whose rows vary by epoch (packed ones); they are 0 elsewhere.
+    """
+
+    epoch: int = 0
+    position: int = 0
+    window: int = 0
+    row: int = 0
+
+    def advanced(self, rows: int, *, num_rows: int, global_batch_size: int, drop_last: bool) -> "Cursor":
+        """The cursor after the consumer got `rows` more rows; the end of an epoch is the start of the next."""
+        position = self.position + rows
+        if steps_left(num_rows, position, global_batch_size, drop_last) == 0:
+            return Cursor(self.epoch + 1)
+        return Cursor(self.epoch, position)
+
+
+def plan_fingerprint(settings: Mapping[str, Setting]) -> str:
+    """32 hexadecimal digits that differ when any setting does, whatever their order."""
+    return blake2b(msgspec.json.encode(dict(settings), order="sorted"), digest_size=16).hexdigest()
+
+
+def encode_state(cursor: Cursor, settings: Mapping[str, Setting], plan: str | None = None) -> dict[str, Any]:
+    """The JSON-able record of a run that is at cursor. plan may pass plan_fingerprint(settings) where it is known."""
+    return {
+        "version": STATE_VERSION,
+        "epoch": cursor.epoch,
+        "position": cursor.position,
+        "window": cursor.window,
+        "row": cursor.row,
+        "plan": plan or plan_fingerprint(settings),
+        "settings": dict(settings),
+    }
+
+
+def decode_state(state: Mapping[str, Any], settings: Mapping[str, Setting]) -> Cursor:
+    """The cursor in a record that encode_state made under the same settings.
+
+    Raises StateMismatchError naming every setting that differs, with both values; ValueError for what is no record of
+    this version.
+    """
+    if not isinstance(state, Mapping):
+        raise ValueError(f"a loader state is a dict, not {type(state).__name__}")
+    if state.get("version") != STATE_VERSION:
+        raise ValueError(f"the state has version {state.get('version')!r}; this Headrace reads version {STATE_VERSION}")
+    saved = state.get("settings")
+    for name in _FIELDS:
+        value = state.get(name)
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            raise ValueError(f"the state's {name} is {value!r}; it must be an integer from 0 on")
+    if not isinstance(saved, Mapping) or state.get("plan") != plan_fingerprint(saved):
+        raise ValueError("the state is damaged: its settings do not give its plan")
+    differs = {
+        name: (saved.get(name, "(absent)"), settings.get(name, "(absent)"))
+        for name in [*saved, *(name for name in settings if name not in saved)]
+        if name not in saved or name not in settings or saved[name] != settings[name]
+    }
+    if differs:
+        raise StateMismatchError(differs)
+    return Cursor(*(state[name] for name in _FIELDS))

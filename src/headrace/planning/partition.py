@@ -1,0 +1,49 @@
+"""Rows of global batches to ranks: the one place where rank and world size exist.
+
+    epoch    |---- global batch 0 ----|---- global batch 1 ----|-- short last one --|
+    rows      0  1  2  3  4  5  6  7    8  9 ...
+    rank      0  1  2  0  1  2  0  1        row i of a batch goes to rank i mod world_size
+
+The batches do not depend on the world size, so any world size that divides them gives the same ones.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.errors import OrderError
+
+__all__ = ["check_division", "rank_positions", "steps_left"]
+
+
+def check_division(global_batch_size: int, world_size: int) -> int:
+    """Rows of a full global batch for each rank; OrderError when the ranks cannot share it equally."""
+    if global_batch_size % world_size:
+        below = global_batch_size // world_size * world_size
+        near = f"{below + world_size} is the nearest that is" if below == 0 else f"{below} and {below + world_size} are"
+        raise OrderError(f"global_batch_size={global_batch_size} is not a multiple of world_size={world_size}; {near}")
+    return global_batch_size // world_size
+
+
+def steps_left(num_rows: int, position: int, global_batch_size: int, drop_last: bool) -> int:
+    """How many steps the epoch of num_rows still has from position on; a short last one counts unless dropped."""
+    rows = max(0, num_rows - position)
+    return rows // global_batch_size if drop_last else -(-rows // global_batch_size)
+
+
+def rank_positions(
+    position: int, num_steps: int, *, num_rows: int, global_batch_size: int, rank: int, world_size: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The epoch positions of this rank's rows in the next num_steps steps, and where each step begins among them.
+
+    The steps begin at position. Step k has rows[offsets[k] : offsets[k + 1]]; offsets has shape (num_steps + 1,). In a
+    step that the epoch's end cuts short a rank may have fewer rows than others, or none.
+    """
+    local = check_division(global_batch_size, world_size)
+    starts = position + global_batch_size * np.arange(num_steps, dtype=np.int64)
+    rows = (starts[:, None] + (rank + world_size * np.arange(local, dtype=np.int64))).reshape(-1)
+    counts = np.full(num_steps, local, np.int64)
+    if num_steps and int(starts[-1]) + global_batch_size > num_rows:
+        inside = rows < num_rows
+        counts = inside.reshape(num_steps, local).sum(axis=1, dtype=np.int64)
+        rows = rows[inside]
+    return rows, np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])

@@ -1,0 +1,45 @@
+"""A global shuffle of endless positions: every epoch is a permutation of its own.
+
+    position     0 ... n-1 | n ... 2n-1 | 2n ...
+    epoch            0     |     1      |  2
+    item         p0(index) | n + p1(index) | 2n + p2(index)        index = position mod n
+
+Items are endless too: epoch * n is kept, so that a base that shuffles by epoch itself still sees which epoch it is in.
+"""
+
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.planning.permutation import Permutation, derive_seed
+
+__all__ = ["ORDER_VERSION", "shuffled"]
+
+ORDER_VERSION = 1
+
+
+def shuffled(positions: NDArray[np.int64], num_items: int, seed: int) -> NDArray[np.int64]:
+    """The base's positions behind these positions, of the same shape; no position twice, no item twice an epoch.
+
+    IndexError for negative positions, and for any position when num_items is 0.
+    """
+    positions = np.asarray(positions, np.int64)
+    if positions.size == 0:
+        return positions
+    if num_items == 0 or int(positions.min()) < 0:
+        raise IndexError(f"position {int(positions.min())} is outside an order of {num_items} items an epoch")
+    epochs, indices = np.divmod(positions, num_items)
+    first = int(epochs.flat[0])
+    if (epochs == first).all():
+        return first * num_items + _epoch(num_items, seed, first)(indices)
+    items = np.empty_like(positions)
+    for epoch in np.unique(epochs).tolist():
+        chosen = epochs == epoch
+        items[chosen] = epoch * num_items + _epoch(num_items, seed, epoch)(indices[chosen])
+    return items
+
+
+@lru_cache(maxsize=64)  # of a pure function: only the making of keys is spared
+def _epoch(num_items: int, seed: int, epoch: int) -> Permutation:
+    return Permutation(num_items, derive_seed(seed, "shuffle", epoch))

@@ -4,7 +4,7 @@ A document comes as one or more texts, the last of them marked. A text longer th
 front of a single space between letters or digits, or, in text without spaces, behind a single newline between them:
 the pre-tokenizers in use (those of GPT-2, GPT-4 and their descendants, white space, Metaspace) never join characters
 across such a place, so the token ids are those of the whole text. A tokenizer that joins words may give a few other
-ids there.
+ids there, and one that puts a space in front of every text, where there are no spaces.
 Where the cuts lie depends on the text alone, not on splits, compression or block sizes.
 """
 
@@ -28,7 +28,7 @@ __all__ = ["PIECE_CHARS", "pieces_of", "read_documents"]
 PIECE_CHARS = 1 << 20
 _LONGEST_PIECE_CHARS = 4 * PIECE_CHARS  # a text without any safe place is cut here, come what may
 _BLOCK_BYTES = 1 << 20
-_ZSTD_FEED_BYTES = 16 << 10  # what a frame of zeros makes of this is still bearable
+_ZSTD_FEED_BYTES = 1 << 10  # at the very most 32 MiB of zeros come of this, and smaller steps cost no speed
 _BOM = b"\xef\xbb\xbf"
 _SAFE_PLACE = re.compile(r"(?<=[^\W_])[ \n](?=[^\W_])")
 
@@ -250,7 +250,7 @@ def _blocks(piece: Piece, observer: Callable[[int], None] | None) -> Iterator[by
                 case _:
                     blocks = _plain_blocks(file, piece)
             told = piece.start
-            for block in blocks:
+            for block in filter(None, blocks):
                 if observer is not None and (now := min(file.tell(), piece.stop)) > told:
                     observer(now - told)
                     told = now
@@ -283,14 +283,18 @@ def _zstd_blocks(file: BinaryIO, path: str) -> Iterator[bytes]:
     # decompressobj, since the library's stream reader takes a file that was cut off for a complete one.
     decompressor = zstandard.ZstdDecompressor(max_window_size=1 << 31)  # archives made with --long=31 are common
     frame, begun = decompressor.decompressobj(), False
+    parts, held_bytes = list[bytes](), 0
     while data := file.read(_ZSTD_FEED_BYTES):
         while data:
-            block = frame.decompress(data)
+            parts.append(frame.decompress(data))
+            held_bytes += len(parts[-1])
             begun, data = True, b""
             if frame.eof:
                 data = frame.unused_data
                 frame, begun = decompressor.decompressobj(), False
-            if block:
-                yield block
+        if held_bytes >= _BLOCK_BYTES:
+            yield b"".join(parts)
+            parts, held_bytes = [], 0
+    yield b"".join(parts)
     if begun:
         raise InputError(path, "is cut off in the middle of a zstd frame")

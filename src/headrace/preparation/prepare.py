@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from headrace.errors import HeadraceError, PreparationError, PublishedError
+from headrace.errors import HeadraceError, PreparationError
 from headrace.preparation.executors import (
     RunTask,
     Tell,
@@ -39,11 +39,7 @@ class Report:
     skipped: int  # tasks found finished
     num_records: int  # appended now
     seconds: float
-
-    @property
-    def num_shards(self) -> int:
-        """Shards of the published dataset."""
-        return self.done + self.skipped
+    totals: Mapping[str, int]  # num_shards, total_length and total_bytes of the published dataset
 
 
 def prepare(  # noqa: PLR0913 -- what, into what, and independent switches: there is no noun among them
@@ -84,13 +80,10 @@ def prepare(  # noqa: PLR0913 -- what, into what, and independent switches: ther
     if not tasks:
         raise PreparationError(f"0 splits were given for {target.storage_dir}; there is nothing to prepare")
     ids = [task.id for task in tasks]
-    if target.is_published():
-        if resume and target.planned_tasks() == ids:
-            return Report(0, len(tasks), 0, time.monotonic() - started_s)
-        if not overwrite:
-            raise PublishedError(str(target.storage_dir))
-    target.recover()
+    if resume and target.is_published() and target.planned_tasks() == ids:
+        return Report(0, len(tasks), 0, time.monotonic() - started_s, _totals(target))
     target.record_plan(ids, overwrite=overwrite)
+    target.recover()
     finished = target.finished_tasks() if resume else {}
     done = [task for task in tasks if finished.get(task.shard) == task.id]
     left = [task for task in tasks if finished.get(task.shard) != task.id]
@@ -108,10 +101,15 @@ def prepare(  # noqa: PLR0913 -- what, into what, and independent switches: ther
             with contextlib.suppress(HeadraceError, OSError):
                 target.recover()
             raise
-    if num_records == 0 and not done:
+    if num_records == 0 and _totals(target)["total_length"] == 0:
         raise PreparationError(f"{len(tasks)} splits gave 0 records; {target.storage_dir} was not published")
     target.publish()
-    return Report(len(left), len(done), num_records, time.monotonic() - started_s)
+    return Report(len(left), len(done), num_records, time.monotonic() - started_s, _totals(target))
+
+
+def _totals(target: Target) -> dict[str, int]:
+    described = target.describe()
+    return {name: int(described[name]) for name in ("num_shards", "total_length", "total_bytes")}
 
 
 def _outcomes(

@@ -80,6 +80,10 @@ class Target(Protocol):
         """Check that everything is there and commit it as one dataset."""
         ...
 
+    def describe(self) -> Mapping[str, Any]:
+        """num_shards, total_length and total_bytes, of a complete or published dataset."""
+        ...
+
     def settings_digest(self) -> str:
         """Changes with anything that changes the bytes of a shard."""
         ...

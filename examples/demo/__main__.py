@@ -18,7 +18,7 @@ from examples.demo.plot import draw
 from examples.demo.records import Comparison, Step, compare, last_step, read_steps
 from examples.demo.tokenizer import END_OF_DOCUMENT, VOCABULARY_SIZE, train_tokenizer
 from examples.demo.train import CHECKPOINT_EVERY, GLOBAL_BATCH_SIZE, SEED, numbered_windows
-from headrace import ShuffledDataset
+from headrace import ShuffledDataset, StreamStorage
 
 OUT = Path("demo-output")
 SHARDS = 8
@@ -69,6 +69,8 @@ def prepare() -> Path:
         how = ("--tokenizer", tokenizer, "--eos", END_OF_DOCUMENT, "--shards", str(SHARDS), "--workers", "2")
         headrace("tokenize", *corpus.files, "--out", tokens, *how)
         headrace("verify", tokens)
+        described = StreamStorage(tokens).describe()
+        console.print(f"  {described['total_length']:,} tokens in {described['num_shards']} shards")
     return tokens
 
 

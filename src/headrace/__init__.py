@@ -1,3 +1,112 @@
-"""Headrace takes raw data to training batches."""
+"""Headrace takes raw data to training batches.
+
+    WRITE   source --> prepare --> shards --> publish         READ   open --> view --> load --> step
+            records    one task    immutable  one manifest           dataset  order    batches
+                       a shard     files      the commit             (files)  (integers)
+
+Everything that users need is importable from here; names are loaded at first use, so that importing Headrace costs
+little and needs no torch. The rooms behind this door are described in their own docstrings.
+"""
+
+import importlib
+import logging
+import sys
+from typing import TYPE_CHECKING, Any
+
+if sys.platform == "win32":
+    raise ImportError("Headrace supports Linux, and macOS as far as it goes; it does not run on Windows")
 
 __version__ = "0.1.0.dev0"
+
+_ROOMS = {
+    "headrace.datasets": (
+        "AsyncReader",
+        "Damage",
+        "StreamDataset",
+        "StreamReader",
+        "StreamStorage",
+        "StreamWriter",
+        "WindowBatch",
+    ),
+    "headrace.errors": (
+        "HeadraceError",
+        "StateMismatchError",
+        "UnfinishedDatasetError",
+    ),
+    "headrace.formats": ("StreamArrayFormat", "StreamFormat", "StreamNumpyFormat"),
+    "headrace.loading": ("ElasticBatchSampler", "StatefulDataLoader", "stack"),
+    "headrace.manifest": ("Manifest",),
+    "headrace.planning": ("Permutation", "derive_seed"),
+    "headrace.preparation": ("Report", "prepare", "split_text_files"),
+    "headrace.store": ("LocalStore", "MemoryStore", "Store"),
+    "headrace.views": ("ShuffledDataset",),
+}
+_ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names}
+
+__all__ = [
+    "AsyncReader",
+    "Damage",
+    "ElasticBatchSampler",
+    "HeadraceError",
+    "LocalStore",
+    "Manifest",
+    "MemoryStore",
+    "Permutation",
+    "Report",
+    "ShuffledDataset",
+    "StateMismatchError",
+    "StatefulDataLoader",
+    "Store",
+    "StreamArrayFormat",
+    "StreamDataset",
+    "StreamFormat",
+    "StreamNumpyFormat",
+    "StreamReader",
+    "StreamStorage",
+    "StreamWriter",
+    "UnfinishedDatasetError",
+    "WindowBatch",
+    "derive_seed",
+    "prepare",
+    "split_text_files",
+    "stack",
+]
+
+logging.getLogger("headrace").addHandler(logging.NullHandler())
+
+if TYPE_CHECKING:
+    from headrace.datasets import (
+        AsyncReader,
+        Damage,
+        StreamDataset,
+        StreamReader,
+        StreamStorage,
+        StreamWriter,
+        WindowBatch,
+    )
+    from headrace.errors import HeadraceError, StateMismatchError, UnfinishedDatasetError
+    from headrace.formats import StreamArrayFormat, StreamFormat, StreamNumpyFormat
+    from headrace.loading import ElasticBatchSampler, StatefulDataLoader, stack
+    from headrace.manifest import Manifest
+    from headrace.planning import Permutation, derive_seed
+    from headrace.preparation import Report, prepare, split_text_files
+    from headrace.store import LocalStore, MemoryStore, Store
+    from headrace.views import ShuffledDataset
+
+
+def __getattr__(name: str) -> Any:
+    room = _ROOM_OF.get(name)
+    if room is None:
+        raise AttributeError(f"module 'headrace' has no attribute {name!r}")
+    try:
+        value = getattr(importlib.import_module(room), name)
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise ImportError(f"headrace.{name} needs torch; install it with: pip install 'headrace[torch]'") from error
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

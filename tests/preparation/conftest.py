@@ -1,12 +1,11 @@
 """Tiny tokenizers, of both libraries."""
 
 import sys
-import textwrap
 
 import pytest
 from tokenizers import Tokenizer
 
-from preparation.texts import train
+from preparation.texts import train, write_tiktoken_plugin
 
 
 @pytest.fixture(scope="session")
@@ -28,25 +27,8 @@ def reference(tokenizer_json):
 
 @pytest.fixture(scope="session")
 def tiktoken_plugin(tmp_path_factory):
-    """A folder for sys.path with a tiktoken encoding named tiny_bytes, found offline as any plugin is."""
-    folder = tmp_path_factory.mktemp("plugin")
-    (folder / "tiktoken_ext").mkdir()
-    (folder / "tiktoken_ext" / "tiny.py").write_text(
-        textwrap.dedent(r"""
-        def tiny_bytes():
-            ranks = {bytes([i]): i for i in range(256)} | {b"th": 256, b"the": 257, b" a": 258}
-            return {
-                "name": "tiny_bytes",
-                "pat_str": r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
-                "mergeable_ranks": ranks,
-                "special_tokens": {"<|endoftext|>": 259},
-            }
-
-
-        ENCODING_CONSTRUCTORS = {"tiny_bytes": tiny_bytes}
-        """)
-    )
-    return folder
+    """A folder for sys.path with the encoding tiny_bytes."""
+    return write_tiktoken_plugin(tmp_path_factory.mktemp("plugin"))
 
 
 @pytest.fixture

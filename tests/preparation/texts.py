@@ -34,3 +34,25 @@ def train(path, vocab_size=400, special=("<|endoftext|>",), **byte_level):
 def write_jsonl(path, texts):
     path.write_text("".join(json.dumps({"id": i, "text": text}) + "\n" for i, text in enumerate(texts)))
     return path
+
+
+TIKTOKEN_PLUGIN = r"""
+def tiny_bytes():
+    ranks = {bytes([i]): i for i in range(256)} | {b"th": 256, b"the": 257, b" a": 258}
+    return {
+        "name": "tiny_bytes",
+        "pat_str": r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
+        "mergeable_ranks": ranks,
+        "special_tokens": {"<|endoftext|>": 259},
+    }
+
+
+ENCODING_CONSTRUCTORS = {"tiny_bytes": tiny_bytes}
+"""
+
+
+def write_tiktoken_plugin(folder):
+    """The folder, for sys.path, with a tiktoken encoding named tiny_bytes in it, found offline as any plugin is."""
+    (folder / "tiktoken_ext").mkdir()
+    (folder / "tiktoken_ext" / "tiny.py").write_text(TIKTOKEN_PLUGIN)
+    return folder

@@ -41,6 +41,7 @@ Tell = Callable[[int, int], None]  # (shard, bytes read since the last call)
 _UNGUARDED = 78  # exit code of a worker whose main script starts a preparation while it is imported
 _MESSAGE = struct.Struct("<qqq")  # pid, shard, bytes; far below PIPE_BUF, so that writers in one pipe never mix
 _POLL_S = 0.2
+_GRACE_S = 2.0
 _TELL_EVERY_S = 0.25
 _GUARD_ADVICE = (
     "put what starts the preparation under `if __name__ == '__main__':`, because workers import the main script"
@@ -115,16 +116,18 @@ def run_in_pool(tasks: Sequence[Task], run: RunTask, num_workers: int, tell: Tel
         while pending:
             done, pending = wait(pending, _POLL_S, FIRST_COMPLETED)
             _hear(receiver, running, tell)
+            # Asked here too, because the pool may overlook the death of the worker that it started last.
+            lost = any(process.exitcode is not None for process in processes)
+            if lost or any(isinstance(future.exception(), BrokenProcessPool) for future in done):
+                left = [task for future, task in futures.items() if not future.done() or future.exception()]
+                raise _worker_lost(processes, running, left)
             for future in done:
-                if isinstance(future.exception(), BrokenProcessPool):
-                    raise _worker_lost(processes, running, [t for f, t in futures.items() if f in pending or f in done])
                 yield _outcome(future, futures[future])
         finished = True
     finally:
         if not finished:
             # The futures are not cancelled: the pool of Python 3.11 forgets its processes when it then breaks.
-            for process in processes:
-                process.kill()
+            _stop(processes)
         pool.shutdown(wait=True)
         sender.close()
         receiver.close()
@@ -176,11 +179,23 @@ def _hear(receiver: Connection, running: dict[int, int], tell: Tell) -> None:
             tell(shard, num_bytes)
 
 
+def _stop(processes: list[BaseProcess]) -> dict[int | None, int | None]:
+    """pid -> exit code; -SIGTERM for those that were well until now."""
+    for process in processes:
+        process.terminate()
+    deadline_s = time.monotonic() + _GRACE_S
+    for process in processes:
+        # More than one join, since the pool joins too, and who comes second may hear "ended" before "how".
+        while process.exitcode is None and time.monotonic() < deadline_s:
+            process.join(0.05)
+    codes = {process.pid: process.exitcode for process in processes}
+    for process in processes:
+        process.kill()  # one that was stopped, or that ignores SIGTERM
+    return codes
+
+
 def _worker_lost(processes: list[BaseProcess], running: dict[int, int], unfinished: list[Task]) -> PreparationError:
-    # Asked before anything is killed here: those that the pool itself stops get SIGTERM.
-    lost = [
-        (process.pid, code) for process in processes if (code := process.exitcode) not in (None, 0, -signal.SIGTERM)
-    ]
+    lost = [(pid, code) for pid, code in _stop(processes).items() if code not in (None, -signal.SIGTERM)]
     if any(code == _UNGUARDED for _, code in lost):
         return PreparationError(f"the main script has no main guard; {_GUARD_ADVICE}")
     shards = {running[pid] for pid, _ in lost if pid in running}

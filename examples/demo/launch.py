@@ -1,6 +1,8 @@
 """torchrun, and how to kill it: all of its processes at once, as a machine that goes down would."""
 
+import contextlib
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -57,16 +59,27 @@ def run_until(command: Sequence[str], log: Path, reached: Callable[[], bool] | N
 
 
 def kill_tree(root: int) -> None:
-    """SIGKILL a process, all its descendants and their groups.
+    """SIGKILL a process and all its descendants; returns when they are gone.
 
-    torchrun gives each rank a session of its own, so the process group of torchrun alone would leave the ranks alive.
+    torchrun gives each rank a session of its own, so killing the process group of torchrun would leave the ranks alive.
     """
-    for pid in [root, *descendants(root)]:
-        for kill in (os.killpg, os.kill):
+    handles: dict[int, int] = {}  # pid -> pidfd, which stays with the process though its number be given to another
+    # All stand still first, and whoever was started meanwhile too: from the dead nobody could tell their children.
+    while new := [pid for pid in (root, *descendants(root)) if pid not in handles]:
+        for pid in new:
             try:
-                kill(pid, signal.SIGKILL)
-            except (ProcessLookupError, PermissionError):
-                continue  # gone already, or it leads no group
+                handles[pid] = os.pidfd_open(pid)
+                signal.pidfd_send_signal(handles[pid], signal.SIGSTOP)
+            except ProcessLookupError:
+                handles.setdefault(pid, -1)  # it ended while we looked
+    for handle in handles.values():
+        if handle >= 0:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(handle, signal.SIGKILL)
+    for handle in handles.values():
+        if handle >= 0:
+            select.select([handle], [], [], 10.0)  # readable once the process has ended
+            os.close(handle)
 
 
 def descendants(root: int) -> list[int]:

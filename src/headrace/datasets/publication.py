@@ -26,7 +26,7 @@ from headrace.datasets.ledger import (
 from headrace.datasets.opening import open_directory
 from headrace.errors import AlreadyExistsError, PublishedError, ShardOwnedError, UnfinishedDatasetError
 from headrace.manifest import VERSION, Manifest, Plan, Receipt
-from headrace.store import Lease, Store, acquire, attempt_id, is_dead, open_leases
+from headrace.store import Lease, Store, acquire, attempt_id, holder_of, is_dead, open_leases
 
 __all__ = ["Publication"]
 
@@ -59,8 +59,7 @@ class Publication:
         self._store.make_folder(ATTEMPTS)
         with contextlib.suppress(AlreadyExistsError):
             self._store.put_if_absent(GENERATION, b"0\n")
-        for folder in ("", PRIVATE):
-            self._store.remove_orphans(folder)
+        self._sweep()
         return self._ledger.generation()
 
     def record_plan(self, tasks: Sequence[str], *, overwrite: bool = False) -> None:
@@ -82,6 +81,7 @@ class Publication:
             )
         if (published := self._already_published(metadata)) is not None:
             return published
+        self._sweep()
         with self._dataset_lease():
             if (published := self._already_published(metadata)) is not None:
                 return published
@@ -104,19 +104,27 @@ class Publication:
         for name in self._store.folders(ATTEMPTS):
             if is_dead(name.partition("-")[2]):
                 self._store.remove_folder(f"{ATTEMPTS}/{name}")
-        for folder in ("", PRIVATE, *(f"{LEASES}/{fan}" for fan in self._store.folders(LEASES))):
-            self._store.remove_orphans(folder)
+        self._sweep()
         for name, holder in open_leases(self._store, LEASES).items():
             if is_dead(holder["attempt"]):
                 self._lease(name, f"shard {name}").release()
 
     def refuse_while_publishing(self) -> None:
         """Raise ShardOwnedError while a living process publishes or withdraws, PublishedError once it has published."""
-        holder = open_leases(self._store, LEASES).get(DATASET)
+        holder = holder_of(self._store, LEASES, DATASET)
         if holder is not None and not is_dead(holder["attempt"]):
             self._lease(DATASET, "the dataset").release()  # raises with the holder, unless it is done by now
         if self._ledger.is_published():
             raise PublishedError(self._ledger.where)
+
+    def _sweep(self) -> None:
+        """Remove files in flight that dead processes left, and the lease of a publisher that died."""
+        for folder in ("", PRIVATE, *(f"{LEASES}/{fan}" for fan in self._store.folders(LEASES))):
+            self._store.remove_orphans(folder)
+        holder = holder_of(self._store, LEASES, DATASET)
+        if holder is not None and is_dead(holder["attempt"]):
+            with contextlib.suppress(ShardOwnedError):  # a sibling was faster, and is at work
+                self._lease(DATASET, "the dataset").release()
 
     def _obstacle(self) -> PublishedError | UnfinishedDatasetError | None:
         if self._ledger.is_published():

@@ -6,7 +6,7 @@ lives, and `lease.py` builds single ownership on that. Nothing here knows what a
 """
 
 from headrace.store.identity import attempt_id, is_dead, is_here, process_identity
-from headrace.store.lease import Holder, Lease, acquire, open_leases
+from headrace.store.lease import Holder, Lease, acquire, holder_of, open_leases
 from headrace.store.local import LocalStore
 from headrace.store.memory import MemoryStore
 from headrace.store.store import Buffer, ByteWriter, Capabilities, FileInfo, Store, checked_path
@@ -24,6 +24,7 @@ __all__ = [
     "acquire",
     "attempt_id",
     "checked_path",
+    "holder_of",
     "is_dead",
     "is_here",
     "open_leases",

@@ -40,6 +40,7 @@ __all__ = [
     "Lease",
     "acquire",
     "attempt_id",
+    "holder_of",
     "is_dead",
     "open_leases",
     "process_identity",
@@ -172,6 +173,12 @@ def open_leases(store: Store, folder: str) -> dict[str, Holder]:
             highest[name] = max(highest.get(name, (0, "")), (token, entry.path))
     holders = {name: _holder(store, path) for name, (_, path) in highest.items()}
     return {name: holder for name, holder in holders.items() if holder is not None}
+
+
+def holder_of(store: Store, folder: str, name: str) -> Holder | None:
+    """The holder of one lease, dead or alive; None when nobody has it."""
+    tokens = _Tokens.listed(store, _lease_path(folder, name)).leases
+    return _holder(store, tokens[max(tokens)].path) if tokens else None
 
 
 class _Tokens(NamedTuple):

@@ -79,9 +79,9 @@ class Publication:
             raise UnfinishedDatasetError(
                 self._ledger.where, "its files have no receipts", "they open as they are; only Headrace's are published"
             )
+        self._sweep()
         if (published := self._already_published(metadata)) is not None:
             return published
-        self._sweep()
         with self._dataset_lease():
             if (published := self._already_published(metadata)) is not None:
                 return published

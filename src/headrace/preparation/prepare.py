@@ -81,6 +81,7 @@ def prepare(  # noqa: PLR0913 -- what, into what, and independent switches: ther
         raise PreparationError(f"0 splits were given for {target.storage_dir}; there is nothing to prepare")
     ids = [task.id for task in tasks]
     if resume and target.is_published() and target.planned_tasks() == ids:
+        target.publish()  # changes nothing but what a publisher that died left behind
         return Report(0, len(tasks), 0, time.monotonic() - started_s, _totals(target))
     target.record_plan(ids, overwrite=overwrite)
     target.recover()

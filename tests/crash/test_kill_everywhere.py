@@ -1,0 +1,147 @@
+"""SIGKILL at every call that changes the directory, in turn, until a run survives; then the same command again.
+
+After each kill the directory is opened: it is unfinished, or it is one whole version. After the second run it is, byte
+for byte, what an undisturbed run gives, and nothing else lies in it.
+"""
+
+import collections
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from crash import workloads
+
+from headrace.errors import NoDatasetError, UnfinishedDatasetError
+
+pytestmark = [pytest.mark.crash, pytest.mark.timeout(1200)]
+
+PARTS = 4  # each test case dies at every PARTS-th point, so that processes can share the work
+STRIDE = int(os.environ.get("HEADRACE_CRASH_STRIDE", "1"))  # 3: only every third point, for a quick look
+NO_OLD = None
+
+
+def data_of(folder):
+    """Name -> bytes of what readers read."""
+    return {path.name: path.read_bytes() for path in sorted(Path(folder).glob("*")) if path.is_file()}
+
+
+def leftovers(folder):
+    """What no finished run may leave: files in flight, attempts, leases."""
+    private = Path(folder) / ".headrace"
+    found = [path for path in Path(folder).rglob("*") if path.name.endswith(".tmp")]
+    for name in ("attempts", "leases"):
+        below = (private / name).rglob("*")
+        found += [path for path in below if path.is_file() or name == "attempts"]
+    return [str(path.relative_to(folder)) for path in found]
+
+
+def tokens_of(folder):
+    """All tokens, or None where the directory says that it is not finished."""
+    storage = workloads.storage_at(folder)
+    try:
+        with storage.sync_reader() as reader:
+            tokens = reader.read(0, reader.total_length)["tokens"].tolist()
+    except (UnfinishedDatasetError, NoDatasetError):
+        return None
+    assert storage.verify() == []
+    return tokens
+
+
+def joined(shards):
+    return [token for shard in shards for token in shard]
+
+
+class Scene:
+    """A directory before the crash, a command that dies in it, and a command that must put it right."""
+
+    def __init__(self, runner, tmp_path, work, *, before=(), again=None):
+        self.runner, self.work, self.again = runner, work, again or work
+        self.template, self.folder = tmp_path / "template", tmp_path / "data"
+        for earlier in before:
+            assert runner.run(earlier, self.template)["code"] == 0
+        self.reset()
+        outcome = runner.run(self.again, self.folder)
+        assert outcome["code"] == 0, outcome["error"]
+        self.expected = data_of(self.folder)
+        self.whole = [joined(workloads.NEW), *([joined(workloads.OLD), joined(workloads.OLD[:2])] if before else [])]
+
+    def reset(self):
+        shutil.rmtree(self.folder, ignore_errors=True)
+        if self.template.exists():
+            shutil.copytree(self.template, self.folder)
+
+    def die_everywhere(self, part, **how):
+        kinds = collections.Counter()
+        nth = 1 + part * STRIDE
+        while True:
+            self.reset()
+            outcome = self.runner.run(self.work, self.folder, nth, **how)
+            if outcome["fired"] is None:
+                assert outcome["code"] == 0, outcome["error"]
+                assert data_of(self.folder) == self.expected
+                assert leftovers(self.folder) == []
+                return kinds
+            kinds[outcome["fired"]] += 1
+            self.check(nth, outcome)
+            nth += PARTS * STRIDE
+
+    def check(self, nth, outcome):
+        place = f"killed at call {nth}, {outcome['fired']}"
+        seen = tokens_of(self.folder)
+        assert seen is None or seen in self.whole, f"{place}: a reader sees {seen}"
+        outcome = self.runner.run(self.again, self.folder)
+        assert outcome["code"] == 0, f"{place}, and then the next run failed:\n{outcome['error']}"
+        assert data_of(self.folder) == self.expected, place
+        assert leftovers(self.folder) == [], place
+
+
+def record(record_property, name, kinds):
+    assert kinds.total() > 0
+    record_property("crash points", {"of": name, "kinds": dict(kinds)})
+
+
+COMMANDS = {
+    "a writer of two shards": {"work": "write"},
+    "a writer of two shards, then publish()": {"work": "write_and_publish"},
+    "a writer over two unpublished shards": {"work": "write", "before": ["write_old_unpublished"]},
+    "overwrite=True over three published shards": {"work": "overwrite", "before": ["write_old"]},
+    "publish()": {"work": "publish", "before": ["write"]},
+}
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_run_killed_at_any_call_leaves_nothing_half_done(command, part, runner, tmp_path, record_property):
+    scene = Scene(runner, tmp_path, **COMMANDS[command])
+    record(record_property, command, scene.die_everywhere(part))
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_run_killed_in_the_middle_of_any_write_leaves_nothing_half_done(command, runner, tmp_path, record_property):
+    scene = Scene(runner, tmp_path, **COMMANDS[command])
+    kinds = sum((scene.die_everywhere(part, half=True) for part in range(PARTS)), collections.Counter())
+    record(record_property, f"{command}, half a write", kinds)
+
+
+PREPARATIONS = {
+    "prepare() with two processes": {
+        "work": "prepare_in_two_processes",
+        "again": "prepare_in_one_process",
+    },
+    "prepare(overwrite=True) with two processes": {
+        "work": "prepare_over_in_two_processes",
+        "again": "prepare_over_in_one_process",
+        "before": ["write_old"],
+    },
+}
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("target", ["parent", "child"])
+@pytest.mark.parametrize("command", PREPARATIONS)
+def test_prepare_killed_at_any_call_of_parent_or_child_goes_on(
+    command, target, part, runner, tmp_path, record_property
+):
+    scene = Scene(runner, tmp_path, **PREPARATIONS[command])
+    record(record_property, f"{command}, {target}", scene.die_everywhere(part, target=target))

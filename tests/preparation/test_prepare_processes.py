@@ -69,6 +69,15 @@ def test_a_raising_worker_is_named_by_its_split_and_stops_the_others(tmp_path):
         read_all(out)
 
 
+def test_workers_that_were_stopped_are_ended_too(tmp_path, monkeypatch):
+    (tmp_path / "started").mkdir()
+    monkeypatch.setenv("STARTED_DIR", str(tmp_path / "started"))
+    first, seconds, _, out = run(tmp_path, "stopped")
+    assert "five is not allowed" in first
+    assert seconds < 10
+    assert not leftovers(out)
+
+
 def test_many_workers_for_many_tiny_tasks_end_and_leave_no_child(tmp_path):
     splits = [(i, i + 1) for i in range(200)]
     first, _, errors, out = run(tmp_path, "numbers", splits, workers=3 * (os.cpu_count() or 1))

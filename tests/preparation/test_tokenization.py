@@ -28,7 +28,7 @@ def test_the_stream_is_every_documents_ids_followed_by_the_end_of_document(tmp_p
 def test_records_are_batches_not_documents(tmp_path, tokenizer_json):
     path = write_jsonl(tmp_path / "a.jsonl", sentences(3000))
     (split,) = split_text_files(path, 1)
-    assert len(list(token_records(str(tokenizer_json))(split))) == 1
+    assert len(list(token_records(str(tokenizer_json))(split))) < 5
 
 
 @pytest.mark.parametrize("byte_level", [{}, {"add_prefix_space": True}])

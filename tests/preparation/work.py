@@ -82,6 +82,17 @@ def killed(split):
     threading.Event().wait(30)
 
 
+def stopped(split):
+    """Stops itself with SIGSTOP, except at the split that begins at 5, which raises when the others have stopped."""
+    yield from numbers(split)
+    if split[0] != 5:
+        Path(os.environ["STARTED_DIR"], str(split[0])).touch()
+        os.kill(os.getpid(), signal.SIGSTOP)
+    while len(list(Path(os.environ["STARTED_DIR"]).iterdir())) < 3:
+        threading.Event().wait(0.02)
+    raise ValueError("five is not allowed")
+
+
 def endless(split):
     """Appends for ever, and says so."""
     Path(os.environ["STARTED_DIR"], str(os.getpid())).touch()

@@ -1,6 +1,6 @@
 """Reads the documents of a split, block by block, so that no input is ever held whole.
 
-A document comes as one or more texts, the last of them marked. A text longer than a million characters is cut in
+A document comes as one or more texts, the last of them marked. A text longer than 262,144 characters is cut in
 front of a single space between letters or digits, or, in text without spaces, behind a single newline between them:
 the pre-tokenizers in use (those of GPT-2, GPT-4 and their descendants, white space, Metaspace) never join characters
 across such a place, so the token ids are those of the whole text. A tokenizer that joins words may give a few other
@@ -25,7 +25,7 @@ from headrace.preparation.sources import Piece, Split, compression_of, text_kind
 
 __all__ = ["PIECE_CHARS", "pieces_of", "read_documents"]
 
-PIECE_CHARS = 1 << 20
+PIECE_CHARS = 1 << 18  # a tokenizer needs some hundred bytes a character meanwhile
 _LONGEST_PIECE_CHARS = 4 * PIECE_CHARS  # a text without any safe place is cut here, come what may
 _BLOCK_BYTES = 1 << 20
 _ZSTD_FEED_BYTES = 1 << 10  # at the very most 32 MiB of zeros come of this, and smaller steps cost no speed

@@ -109,8 +109,10 @@ def run_in_pool(tasks: Sequence[Task], run: RunTask, num_workers: int, tell: Tel
     finished = False
     try:
         with _interrupts_held_back():
-            futures = {pool.submit(_work, run, task): task for task in tasks}
-            processes = list(pool._processes.values())
+            try:
+                futures = {pool.submit(_work, run, task): task for task in tasks}
+            finally:  # also when the system refuses one more process: those that run must be stopped
+                processes = list(pool._processes.values())
         sender.close()  # so that only workers have the writing end
         pending = set(futures)
         while pending:

@@ -102,7 +102,7 @@ def prepare(  # noqa: PLR0913 -- what, into what, and independent switches: ther
             with contextlib.suppress(HeadraceError, OSError):
                 target.recover()
             raise
-    if num_records == 0 and _totals(target)["total_length"] == 0:
+    if num_records == 0 and target.finished_length() == 0:
         raise PreparationError(f"{len(tasks)} splits gave 0 records; {target.storage_dir} was not published")
     target.publish()
     return Report(len(left), len(done), num_records, time.monotonic() - started_s, _totals(target))

@@ -68,6 +68,10 @@ class Target(Protocol):
         """shard -> task id of the shards that have a valid receipt."""
         ...
 
+    def finished_length(self) -> int:
+        """How much those shards hold; 0 says that there was no record at all."""
+        ...
+
     def is_published(self) -> bool:
         """Whether the manifest is there."""
         ...
@@ -81,7 +85,7 @@ class Target(Protocol):
         ...
 
     def describe(self) -> Mapping[str, Any]:
-        """num_shards, total_length and total_bytes, of a complete or published dataset."""
+        """num_shards, total_length and total_bytes, of the published dataset."""
         ...
 
     def settings_digest(self) -> str:

@@ -213,7 +213,7 @@ class TokenRecords:
         return {name: value for name, value in self.__dict__.items() if name != "tokenizer"}
 
     def __call__(self, split: Split) -> Iterator[dict[str, NDArray[Any]]]:
-        """One record a batch of about a million characters, which holds many documents or a part of one."""
+        """One record a batch of about 262,144 characters, which holds many documents or a part of one."""
         texts: list[str] = []
         ends: list[bool] = []
         num_chars = 0

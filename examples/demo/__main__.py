@@ -50,7 +50,7 @@ def stage(title: str) -> Iterator[None]:
 
 def headrace(*arguments: str | Path) -> None:
     """Run the headrace command line as a user would; SystemExit when it fails."""
-    console.print("  [dim]$ headrace " + " ".join(map(str, arguments)) + "[/]")
+    console.print("  [dim]$ headrace " + " ".join(map(str, arguments)) + "[/]", soft_wrap=True)
     run([sys.executable, "-m", "headrace", *map(str, arguments)])
 
 

@@ -25,8 +25,8 @@ __all__ = ["GLOBAL_BATCH_SIZE", "SEED", "NumberedWindows", "numbered_windows"]
 
 GLOBAL_BATCH_SIZE = 12  # rows of 128 tokens, a step; 1, 2, 3, 4, 6 or 12 ranks divide it
 CHECKPOINT_EVERY = 10  # steps
-WARMUP_STEPS = 10
-LEARNING_RATE = 3e-3
+WARMUP_STEPS = 5
+LEARNING_RATE = 1e-3
 SEED = 7
 SHAPE = Shape()
 Sample = Mapping[str, Any]

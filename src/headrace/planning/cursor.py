@@ -21,7 +21,9 @@ STATE_VERSION = 1
 
 Setting = str | int | float | bool | None
 
-_FIELDS = ("epoch", "position", "window", "row")
+_COUNTS = ("epoch", "position", "window", "row")
+_FIELDS = {"version", *_COUNTS, "plan", "settings"}
+_LIMIT = 1 << 63  # positions are int64
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +39,10 @@ class Cursor:
     row: int = 0
 
     def advanced(self, rows: int, *, num_rows: int, global_batch_size: int, drop_last: bool) -> "Cursor":
-        """The cursor after the consumer got `rows` more rows; the end of an epoch is the start of the next."""
+        """The cursor after the consumer got `rows` more rows; the end of an epoch is the start of the next.
+
+        advanced(0) moves a cursor on that has no full batch left, as after a resume with larger batches.
+        """
         position = self.position + rows
         if steps_left(num_rows, position, global_batch_size, drop_last) == 0:
             return Cursor(self.epoch + 1)
@@ -53,37 +58,46 @@ def encode_state(cursor: Cursor, settings: Mapping[str, Setting], plan: str | No
     """The JSON-able record of a run that is at cursor. plan may pass plan_fingerprint(settings) where it is known."""
     return {
         "version": STATE_VERSION,
-        "epoch": cursor.epoch,
-        "position": cursor.position,
-        "window": cursor.window,
-        "row": cursor.row,
+        "epoch": int(cursor.epoch),  # a NumPy integer that found its way here would not be JSON
+        "position": int(cursor.position),
+        "window": int(cursor.window),
+        "row": int(cursor.row),
         "plan": plan or plan_fingerprint(settings),
         "settings": dict(settings),
     }
 
 
-def decode_state(state: Mapping[str, Any], settings: Mapping[str, Setting]) -> Cursor:
+def decode_state(state: Mapping[str, Any], settings: Mapping[str, Setting], num_rows: int | None = None) -> Cursor:
     """The cursor in a record that encode_state made under the same settings.
 
     Raises StateMismatchError naming every setting that differs, with both values; ValueError for what is no record of
-    this version.
+    this version, has been damaged, or lies behind the end of an epoch of num_rows rows.
     """
     if not isinstance(state, Mapping):
         raise ValueError(f"a loader state is a dict, not {type(state).__name__}")
     if state.get("version") != STATE_VERSION:
         raise ValueError(f"the state has version {state.get('version')!r}; this Headrace reads version {STATE_VERSION}")
-    saved = state.get("settings")
-    for name in _FIELDS:
-        value = state.get(name)
-        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-            raise ValueError(f"the state's {name} is {value!r}; it must be an integer from 0 on")
-    if not isinstance(saved, Mapping) or state.get("plan") != plan_fingerprint(saved):
+    if set(state) != _FIELDS:
+        odd = sorted(map(str, _FIELDS ^ set(state)))
+        raise ValueError(f"the state has unknown fields or lacks some: {', '.join(odd)}; was something put into it?")
+    for name in _COUNTS:
+        value = state[name]
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < _LIMIT:
+            raise ValueError(f"the state's {name} is {value!r}; it must be an integer from 0 to 2**63 - 1")
+    saved = state["settings"]
+    if not isinstance(saved, Mapping) or state["plan"] != plan_fingerprint(saved):
         raise ValueError("the state is damaged: its settings do not give its plan")
     differs = {
         name: (saved.get(name, "(absent)"), settings.get(name, "(absent)"))
         for name in [*saved, *(name for name in settings if name not in saved)]
-        if name not in saved or name not in settings or saved[name] != settings[name]
+        if name not in saved or name not in settings or _text(saved[name]) != _text(settings[name])
     }
     if differs:
         raise StateMismatchError(differs)
-    return Cursor(*(state[name] for name in _FIELDS))
+    if num_rows is not None and state["position"] > num_rows:
+        raise ValueError(f"the state is damaged: its position is {state['position']} in an epoch of {num_rows} rows")
+    return Cursor(*(state[name] for name in _COUNTS))
+
+
+def _text(setting: Setting) -> bytes:
+    return msgspec.json.encode(setting)  # as the fingerprint sees it: 1, 1.0 and True are three settings

@@ -16,10 +16,13 @@ __all__ = ["check_division", "rank_positions", "steps_left"]
 
 
 def check_division(global_batch_size: int, world_size: int) -> int:
-    """Rows of a full global batch for each rank; OrderError when the ranks cannot share it equally."""
+    """Rows of a full global batch for each rank; OrderError when the ranks cannot share it equally, or none exist."""
+    if global_batch_size < 1 or world_size < 1:
+        raise OrderError(f"global_batch_size={global_batch_size} and world_size={world_size} must both be at least 1")
     if global_batch_size % world_size:
         below = global_batch_size // world_size * world_size
-        near = f"{below + world_size} is the nearest that is" if below == 0 else f"{below} and {below + world_size} are"
+        above = below + world_size
+        near = f"{below} and {above} are the nearest that are" if below else f"{above} is the nearest that is"
         raise OrderError(f"global_batch_size={global_batch_size} is not a multiple of world_size={world_size}; {near}")
     return global_batch_size // world_size
 
@@ -36,9 +39,12 @@ def rank_positions(
     """The epoch positions of this rank's rows in the next num_steps steps, and where each step begins among them.
 
     The steps begin at position. Step k has rows[offsets[k] : offsets[k + 1]]; offsets has shape (num_steps + 1,). In a
-    step that the epoch's end cuts short a rank may have fewer rows than others, or none.
+    step that the epoch's end cuts short a rank may have fewer rows than others, or none; later steps are empty.
+    OrderError for a rank outside range(world_size), which would get rows of the next batch.
     """
     local = check_division(global_batch_size, world_size)
+    if not 0 <= rank < world_size:
+        raise OrderError(f"rank={rank} is outside range({world_size}), the ranks of world_size={world_size}")
     starts = position + global_batch_size * np.arange(num_steps, dtype=np.int64)
     rows = (starts[:, None] + (rank + world_size * np.arange(local, dtype=np.int64))).reshape(-1)
     counts = np.full(num_steps, local, np.int64)

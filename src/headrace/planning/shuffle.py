@@ -17,23 +17,30 @@ from headrace.planning.permutation import Permutation, derive_seed
 __all__ = ["ORDER_VERSION", "shuffled"]
 
 ORDER_VERSION = 1
+LAST_POSITION = (1 << 63) - 1  # positions are int64
 
 
 def shuffled(positions: NDArray[np.int64], num_items: int, seed: int) -> NDArray[np.int64]:
     """The base's positions behind these positions, of the same shape; no position twice, no item twice an epoch.
 
-    IndexError for negative positions, and for any position when num_items is 0.
+    IndexError for negative positions, for any position when num_items is 0, and for those in an epoch that does not end
+    below 2**63; TypeError for what is not an integer.
     """
-    positions = np.asarray(positions, np.int64)
+    positions = np.asarray(positions)
     if positions.size == 0:
-        return positions
-    if num_items == 0 or int(positions.min()) < 0:
-        raise IndexError(f"position {int(positions.min())} is outside an order of {num_items} items an epoch")
-    epochs, indices = np.divmod(positions, num_items)
+        return np.empty(positions.shape, np.int64)
+    if positions.dtype.kind not in "iu":
+        raise TypeError(f"positions must be integers, not {positions.dtype}")
+    lowest, highest = int(positions.min()), int(positions.max())
+    if num_items == 0 or lowest < 0:
+        raise IndexError(f"position {lowest} is outside an order of {num_items} items an epoch")
+    if (highest // num_items + 1) * num_items > LAST_POSITION + 1:
+        raise IndexError(f"position {highest} is in an epoch of {num_items} items that does not end below 2**63")
+    epochs, indices = np.divmod(positions.astype(np.int64, copy=False), num_items)
     first = int(epochs.flat[0])
     if (epochs == first).all():
         return first * num_items + _epoch(num_items, seed, first)(indices)
-    items = np.empty_like(positions)
+    items = np.empty(positions.shape, np.int64)
     for epoch in np.unique(epochs).tolist():
         chosen = epochs == epoch
         items[chosen] = epoch * num_items + _epoch(num_items, seed, epoch)(indices[chosen])

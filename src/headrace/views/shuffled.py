@@ -1,5 +1,6 @@
 """Every epoch in a random order of its own: one keyed permutation a (seed, epoch), never stored."""
 
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -39,21 +40,22 @@ class ShuffledDataset:
 
     def __getitems__(self, positions: Sequence[int] | NDArray[np.int64]) -> Sequence[Any]:
         """The samples at these endless positions, as one batch."""
-        return fetch(self.base, self.locate(np.asarray(positions, np.int64)))
+        return fetch(self.base, self.locate(np.asarray(positions)))
 
     def __getitem__(self, index: int | slice) -> Any:
         """Sample index of epoch 0, negative from the end; a slice gives a sequence of samples. IndexError outside."""
         length = len(self)
         if isinstance(index, slice):
             return self.__getitems__(np.arange(*index.indices(length), dtype=np.int64))
-        if not -length <= index < length:
-            raise IndexError(f"index {index} is outside a dataset of {length} samples")
-        return self.__getitems__(np.array([index % length], np.int64))[0]
+        number = operator.index(index)
+        if not -length <= number < length:
+            raise IndexError(f"index {number} is outside a dataset of {length} samples")
+        return self.__getitems__(np.array([number % length], np.int64))[0]
 
     @property
     def lengths(self) -> NDArray[np.int64]:
         """The base's lengths in the order of epoch 0; AttributeError where the base has none."""
-        lengths: NDArray[np.int64] = self.base.lengths  # type: ignore[attr-defined]
+        lengths = np.asarray(self.base.lengths, np.int64)  # type: ignore[attr-defined]
         return lengths[self.locate(np.arange(len(self), dtype=np.int64))]
 
     @property

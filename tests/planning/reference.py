@@ -1,0 +1,73 @@
+"""Order version 1 once more: one number at a time, in Python's unbounded integers, from docs/design/order.md.
+
+It shares no code with headrace.planning, so that a slip in the vectorised arithmetic (an overflow, a chunk's edge, a
+wrong dtype) shows as a difference.
+"""
+
+import hashlib
+
+WORD = 1 << 64
+
+
+def derive_seed(seed, *names):
+    text = b""
+    for part in (seed, *names):
+        raw = str(part).encode()
+        text += (b"s" if isinstance(part, str) else b"i") + str(len(raw)).encode() + b":" + raw
+    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
+
+
+def mixed(value, key):
+    value = (value + key) * 0x9E3779B97F4A7C15 % WORD
+    value ^= value >> 32
+    value = value * 0xD6E8FEB86659FD93 % WORD
+    return value ^ (value >> 32)
+
+
+def sides(n):
+    """The grid of at least n cells: left is the smallest number whose square is at least n."""
+    low, high = 0, 1 << 32
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if middle * middle >= n else (middle + 1, high)
+    return low, (n + low - 1) // low
+
+
+def permuted(n, seed, position):
+    """The item at this position of Permutation(n, seed)."""
+    if n <= 1024:
+        key = derive_seed(seed, "table")
+        return sorted(range(n), key=lambda number: mixed(number, key))[position]
+    left_side, right_side = sides(n)
+    value = position
+    while True:
+        left, right = value // right_side, value % right_side
+        for number in range(8):
+            key = derive_seed(seed, "round", number)
+            if number % 2 == 0:
+                left = (left + mixed(right, key)) % left_side
+            else:
+                right = (right + mixed(left, key)) % right_side
+        value = left * right_side + right
+        if value < n:
+            return value
+
+
+def shuffled(position, num_items, seed):
+    """The base's endless position behind this endless position of a global shuffle."""
+    epoch, index = position // num_items, position % num_items
+    return epoch * num_items + permuted(num_items, derive_seed(seed, "shuffle", epoch), index)
+
+
+def global_batches(num_rows, position, global_batch_size, drop_last):
+    """The rows of each global batch that an epoch still has from position on."""
+    batches = [
+        list(range(start, min(start + global_batch_size, num_rows)))
+        for start in range(position, num_rows, global_batch_size)
+    ]
+    return [batch for batch in batches if len(batch) == global_batch_size or not drop_last]
+
+
+def dealt(batch, world_size):
+    """The rows of one global batch for each rank, dealt like cards."""
+    return [batch[rank::world_size] for rank in range(world_size)]

@@ -160,7 +160,7 @@ def test_an_unwritable_target_is_one_readable_line(tmp_path, tokenizer, corpus):
 
 @pytest.mark.parametrize("to_group", [True, False])
 def test_ctrl_c_leaves_a_resumable_directory_and_no_child(tmp_path, tokenizer, to_group):
-    write_jsonl(tmp_path / "a.jsonl", list(sentences(30_000)))
+    write_jsonl(tmp_path / "a.jsonl", list(sentences(20_000)))
     out = tmp_path / "out"
     command = [*HEADRACE, "tokenize", str(tmp_path / "a.jsonl"), "--tokenizer", str(tokenizer), "--out", str(out)]
     command += ["--shards", "24", "--workers", "2"]

@@ -99,7 +99,15 @@ def tokenize(  # noqa: PLR0913 -- each is an option of the command
         make_records = token_records(tokenizer, dtype=dtype.value, eos=eos, field=field)
         storage = StreamStorage(_local(out), StreamNumpyFormat(np.dtype([("tokens", make_records.dtype)])))
         splits = split_text_files(inputs, shards, document=document.value)
-        report = prepare(splits, make_records, storage, workers=workers, progress=not quiet, overwrite=overwrite)
+        report = prepare(
+            splits,
+            make_records,
+            storage,
+            workers=workers,
+            progress=not quiet,
+            overwrite=overwrite,
+            metadata=make_records.metadata,
+        )
     except KeyboardInterrupt:
         _say(f"interrupted: {out} is unfinished; run the same command again to go on where it stopped")
         raise typer.Exit(130) from None

@@ -149,3 +149,12 @@ def test_make_records_pickles_and_refuses_another_tokenizer(tmp_path):
     train(path, 350)
     with pytest.raises(InputError, match="changed since the preparation began"):
         list(pickle.loads(pickle.dumps(make_records))(split))
+
+
+def test_the_manifest_tells_which_tokenizer_made_the_tokens_and_what_ends_a_document(tokenizer_json):
+    records = token_records(str(tokenizer_json))
+    assert records.metadata == {
+        "tokenizer": records.digest,
+        "vocab_size": records.tokenizer.vocab_size,
+        "end_of_document": records.eos_id,
+    }

@@ -53,6 +53,7 @@ def prepare(  # noqa: PLR0913 -- what, into what, and independent switches: ther
     progress: bool = True,
     overwrite: bool = False,
     settings: Mapping[str, Any] | None = None,
+    metadata: Mapping[str, Any] | None = None,
 ) -> Report:
     """Makes shard k of target from `make_records(splits[k])`, publishes target, and reports how much was to do.
 
@@ -65,6 +66,8 @@ def prepare(  # noqa: PLR0913 -- what, into what, and independent switches: ther
     make_records shows in none of these: say it in settings, as in {"version": 2}. On a target that is published with
     the same plan there is nothing to do; with another one PublishedError is raised and nothing is changed, unless
     overwrite=True.
+
+    metadata is JSON of your own that goes into the manifest; it decides nothing.
 
     Raises PreparationError, from the original error, when a task fails or a worker dies: it names the split and shard,
     the other tasks are stopped, nothing is published, and the finished shards stay for the next run. The same holds for
@@ -104,7 +107,7 @@ def prepare(  # noqa: PLR0913 -- what, into what, and independent switches: ther
             raise
     if num_records == 0 and target.finished_length() == 0:
         raise PreparationError(f"{len(tasks)} splits gave 0 records; {target.storage_dir} was not published")
-    target.publish()
+    target.publish(metadata)
     return Report(len(left), len(done), num_records, time.monotonic() - started_s, _totals(target))
 
 

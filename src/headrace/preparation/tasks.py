@@ -80,7 +80,7 @@ class Target(Protocol):
         """Remove what dead processes left behind."""
         ...
 
-    def publish(self, metadata: None = None) -> object:
+    def publish(self, metadata: Mapping[str, Any] | None = None) -> object:
         """Check that everything is there and commit it as one dataset."""
         ...
 

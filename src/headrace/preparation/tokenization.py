@@ -209,6 +209,15 @@ class TokenRecords:
             raise InputError(f"tokenizer {tokenizer.name}", "changed since the preparation began; start it again")
         return tokenizer
 
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """What a reader of the tokens will want to know, for the manifest."""
+        return {
+            "tokenizer": self.digest,
+            "vocab_size": self.tokenizer.vocab_size,
+            "end_of_document": self.eos_id,
+        }
+
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "tokenizer"}
 

@@ -39,11 +39,11 @@ def permuted(n, seed, position):
         key = derive_seed(seed, "table")
         return sorted(range(n), key=lambda number: mixed(number, key))[position]
     left_side, right_side = sides(n)
+    keys = [derive_seed(seed, "round", number) for number in range(8)]
     value = position
     while True:
         left, right = value // right_side, value % right_side
-        for number in range(8):
-            key = derive_seed(seed, "round", number)
+        for number, key in enumerate(keys):
             if number % 2 == 0:
                 left = (left + mixed(right, key)) % left_side
             else:
@@ -51,6 +51,15 @@ def permuted(n, seed, position):
         value = left * right_side + right
         if value < n:
             return value
+
+
+def whole_or_some(n, seed, positions):
+    """The items at these positions; a table is sorted once for all of them."""
+    if n <= 1024:
+        key = derive_seed(seed, "table")
+        table = sorted(range(n), key=lambda number: mixed(number, key))
+        return [table[position] for position in positions]
+    return [permuted(n, seed, position) for position in positions]
 
 
 def shuffled(position, num_items, seed):

@@ -14,9 +14,21 @@ import xxhash
 
 from headrace.errors import ManifestError, ManifestVersionError
 
-__all__ = ["VERSION", "FileRecord", "Manifest", "Plan", "Receipt", "ShardRecord", "dtype_from_json", "dtype_to_json"]
+__all__ = [
+    "VERSION",
+    "FileRecord",
+    "Manifest",
+    "Plan",
+    "Receipt",
+    "ShardRecord",
+    "dtype_from_json",
+    "dtype_to_json",
+    "json_object",
+]
 
 VERSION = 1
+
+_MOST = 1 << 62  # elements or bytes; sums of what is below stay within int64
 
 JsonType = Any  # a dtype as JSON: "<u2", or [["tokens", "<u2"], ["vec", "<f2", [3]], ...]
 
@@ -125,6 +137,8 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         manifest = _decode(raw, cls, where)
         for number, shard in enumerate(manifest.shards):
             _check_shard(where, number, shard.length, shard.files)
+        if manifest.total_length >= _MOST or manifest.total_bytes >= _MOST:
+            raise ManifestError(where, f"{manifest.total_length} elements in {manifest.total_bytes} bytes are too many")
         again = cls.of(manifest.kind, manifest.dtype, manifest.shards, manifest.metadata)
         for field in ("num_shards", "total_length", "total_bytes", "fingerprint"):
             found, expected = getattr(manifest, field), getattr(again, field)
@@ -157,6 +171,15 @@ def dtype_from_json(described: JsonType, where: str) -> np.dtype[Any]:
     if dtype.hasobject or dtype.itemsize == 0:
         raise ManifestError(where, f"dtype {described!r} is not an element type that can be stored")
     return dtype
+
+
+def json_object(value: Mapping[str, Any]) -> dict[str, Any]:
+    """value as it comes back from JSON: lists for tuples, strings for keys. ValueError for what JSON cannot hold."""
+    try:
+        decoded = msgspec.json.decode(msgspec.json.encode(dict(value)))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ValueError(f"metadata must be JSON: numbers, strings, lists and mappings ({error})") from None
+    return dict(decoded)
 
 
 def _tuples(described: JsonType) -> Any:
@@ -199,11 +222,11 @@ def _decode(raw: bytes, kind: type[_T], where: str) -> _T:
 
 
 def _check_shard(where: str, shard: int, length: int, files: tuple[FileRecord, ...]) -> None:
-    if shard < 0 or length < 0 or not files:
+    if shard < 0 or not 0 <= length < _MOST or not files:
         raise ManifestError(where, f"shard {shard} with length {length} and {len(files)} files makes no sense")
     for file in files:
         # Names come from disk: one that is not exactly this shard's own could reach another file.
         if not file.name.startswith(f"{shard:07d}.") or "/" in file.name or "\\" in file.name or "\0" in file.name:
             raise ManifestError(where, f"file name {file.name!r} does not belong to shard {shard}")
-        if file.bytes < 0:
+        if not 0 <= file.bytes < _MOST:
             raise ManifestError(where, f"file {file.name!r} has {file.bytes} bytes")

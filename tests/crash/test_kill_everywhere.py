@@ -10,8 +10,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from crash import workloads
 
+from crash import workloads
 from headrace.errors import NoDatasetError, UnfinishedDatasetError
 
 pytestmark = [pytest.mark.crash, pytest.mark.timeout(1200)]

@@ -78,7 +78,10 @@ class Ledger:
 
     def manifest(self) -> tuple[Manifest, FileInfo] | None:
         """The manifest and what the store says of its file; None when the dataset is not published."""
-        info, raw = self.head(MANIFEST), self.get(MANIFEST)
+        while True:
+            info, raw = self.head(MANIFEST), self.get(MANIFEST)
+            if info == self.head(MANIFEST):
+                break  # else it was replaced meanwhile, and info is not of raw
         if info is None or raw is None:
             return None
         manifest = Manifest.from_json(raw, f"{self.where}/{MANIFEST}")
@@ -119,12 +122,17 @@ class Ledger:
             found[receipt.shard] = receipt, info
         return found
 
-    def finished_tasks(self) -> dict[int, str]:
-        """shard -> task id, for the shards of the current generation that a task has committed and that are there."""
+    def receipt_versions(self) -> dict[str, str]:
+        """Path -> version of every receipt: what has changed when a receipt came, went or was replaced."""
+        listed = self.store.list(PRIVATE, recursive=False)
+        return {info.path: info.version for info in listed if _RECEIPT.fullmatch(info.path)}
+
+    def finished(self) -> dict[int, Receipt]:
+        """The receipts of the current generation whose task is recorded and whose files are there, by shard."""
         generation = self.generation()
         sizes = {info.path: info.size_bytes for info in self.store.list(recursive=False)}
         return {
-            shard: receipt.task
+            shard: receipt
             for shard, (receipt, _) in self.receipts().items()
             if receipt.generation == generation
             and receipt.task is not None

@@ -41,8 +41,11 @@ def open_directory(store: Store, kind: str, suffixes: frozenset[str]) -> Opened:
 
 
 def _open_receipts(ledger: Ledger) -> Opened:
-    ledger.refuse_writers()
+    # Receipts that are the same before and after a moment at which nobody writes were all there at that moment.
     generation, found = ledger.generation(), ledger.receipts()
+    ledger.refuse_writers()
+    if ledger.receipt_versions() != {info.path: info.version for _, info in found.values()}:
+        raise UnfinishedDatasetError(ledger.where, "shards were committed while it was being opened", "open it again")
     for shard, (receipt, _) in found.items():
         if receipt.generation != generation:
             raise UnfinishedDatasetError(ledger.where, f"shard {shard} is of an older run that is being replaced")

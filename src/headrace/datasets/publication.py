@@ -25,7 +25,7 @@ from headrace.datasets.ledger import (
 )
 from headrace.datasets.opening import open_directory
 from headrace.errors import AlreadyExistsError, PublishedError, ShardOwnedError, UnfinishedDatasetError
-from headrace.manifest import VERSION, Manifest, Plan, Receipt
+from headrace.manifest import VERSION, Manifest, Plan, Receipt, json_object
 from headrace.store import Lease, Store, acquire, attempt_id, holder_of, is_dead, open_leases
 
 __all__ = ["Publication"]
@@ -74,6 +74,8 @@ class Publication:
 
         metadata is JSON of the user's own; publishing again with other metadata is refused with PublishedError.
         """
+        if metadata is not None:
+            metadata = json_object(metadata)
         if not self._ledger.is_published() and not self._ledger.has_commits():
             open_directory(self._store, self._ledger.kind, self._suffixes)  # for its errors: is anything here at all?
             raise UnfinishedDatasetError(
@@ -164,7 +166,7 @@ class Publication:
         found = self._ledger.manifest()
         if found is None:
             return None
-        if metadata is not None and dict(metadata) != found[0].metadata:
+        if metadata is not None and metadata != found[0].metadata:
             raise PublishedError(self._ledger.where)
         return found[0]
 

@@ -55,36 +55,40 @@ class ShardFiles:
 
     def view(self, shard: int) -> Bytes:
         """The shard's bytes, mapped where the store can and else read whole; its size and version are checked."""
-        name = self.names[shard]
-        self._check(shard)
         try:
-            view = self.store.view(name)
+            view = self.store.view(self.names[shard])
         except NotFoundError:
-            raise CorruptShardError(self.store.location, shard, f"{name} is missing") from None
+            self._check(shard)
+            raise self._missing(shard) from None
+        self._check(shard)
         if len(view) != self.sizes_bytes[shard]:
             raise self._wrong_size(shard, len(view))
         return np.frombuffer(view, np.uint8)
 
     def ranges(self, shard: int, starts: NDArray[np.int64], num_bytes: NDArray[np.int64]) -> list[memoryview]:
         """The bytes at these places of the shard's file, in request order."""
-        self._check(shard)
         try:
-            return self.store.get_ranges(self.names[shard], starts, num_bytes)
+            views = self.store.get_ranges(self.names[shard], starts, num_bytes)
         except NotFoundError:
-            raise CorruptShardError(self.store.location, shard, f"{self.names[shard]} is missing") from None
+            self._check(shard)
+            raise self._missing(shard) from None
         except TruncatedReadError as error:
+            self._check(shard)
             raise self._wrong_size(shard, error.size) from error
+        self._check(shard)
+        return views
 
     def _check(self, shard: int) -> None:
+        """To be called after reading: while the evidence stands no file has been replaced, so what was read is good."""
+        basis = self._evidence[shard if len(self._evidence) > 1 else 0] if self._evidence else None
+        if basis is not None and self._version(basis.path) != basis.version:
+            raise DatasetChangedError(self.store.location, f"{basis.path} is not the file it was")
         try:
             info = self.store.head(self.names[shard])
         except NotFoundError:
-            raise CorruptShardError(self.store.location, shard, f"{self.names[shard]} is missing") from None
-        known = self._versions.setdefault(shard, info.version)
-        basis = self._evidence[shard if len(self._evidence) > 1 else 0] if self._evidence else None
-        if known != info.version or (basis is not None and self._version(basis.path) != basis.version):
-            changed = self.names[shard] if basis is None or known != info.version else basis.path
-            raise DatasetChangedError(self.store.location, f"{changed} is not the file it was")
+            raise self._missing(shard) from None
+        if self._versions.setdefault(shard, info.version) != info.version:
+            raise DatasetChangedError(self.store.location, f"{self.names[shard]} is not the file it was")
         if info.size_bytes != self.sizes_bytes[shard]:
             raise self._wrong_size(shard, info.size_bytes)
 
@@ -93,6 +97,9 @@ class ShardFiles:
             return self.store.head(path).version
         except NotFoundError:
             return None
+
+    def _missing(self, shard: int) -> CorruptShardError:
+        return CorruptShardError(self.store.location, shard, f"{self.names[shard]} is missing")
 
     def _wrong_size(self, shard: int, found: int) -> CorruptShardError:
         problem = f"{self.names[shard]} has {found} bytes, but {self.sizes_bytes[shard]} were recorded"
@@ -197,8 +204,8 @@ class RowGather:
                 maps = self._mapped(np.unique(shards[begin : begin + limit]).tolist())
                 if self._row_bytes > _LONGEST_ROW:
                     for place, shard in zip(part.tolist(), (segments[part] // 2).tolist(), strict=True):
-                        begin = (int(items[place]) * self._stride - int(self._starts[shard])) * self._itemsize
-                        out[place] = maps.views[shard][begin : begin + self._row_bytes]
+                        at = (int(items[place]) * self._stride - int(self._starts[shard])) * self._itemsize
+                        out[place] = maps.views[shard][at : at + self._row_bytes]
                 else:
                     addresses = maps.origins[segments[part]] + items[part] * self._step_bytes
                     out[part] = self._memory[addresses].view(np.uint8).reshape(len(part), -1)

@@ -64,7 +64,12 @@ class Storage(Generic[F]):
 
     def finished_tasks(self) -> dict[int, str]:
         """shard -> task, for the shards of this generation that tasks have committed."""
-        return Ledger(self.store, self.kind).finished_tasks()
+        finished = Ledger(self.store, self.kind).finished()
+        return {shard: receipt.task for shard, receipt in finished.items() if receipt.task is not None}
+
+    def finished_length(self) -> int:
+        """Elements in the shards that finished_tasks() names."""
+        return sum(receipt.length for receipt in Ledger(self.store, self.kind).finished().values())
 
     def is_published(self) -> bool:
         """Whether headrace.json is there."""

@@ -6,6 +6,7 @@ StreamReader     read(global_index, global_length) over all shards, wrapping at 
 StreamDataset    window i of a fixed length: map-style, a batch is one gather
 """
 
+import operator
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -148,7 +149,7 @@ class StreamReader:
         sample. IndexError for an index outside the stream or a negative length.
         """
         opened = self._required
-        index, length = int(global_index), int(global_length)
+        index, length = operator.index(global_index), operator.index(global_length)
         if not 0 <= index < opened.total_length:
             raise IndexError(f"element {index} is outside a stream of {opened.total_length} elements")
         if length < 0:
@@ -249,12 +250,17 @@ class StreamDataset:
         """Sample index, negative from the end; a slice gives a sequence of samples. IndexError outside."""
         if isinstance(index, slice):
             return self.__getitems__(np.arange(*index.indices(len(self)), dtype=np.int64))
-        return self.__getitems__(np.array([index], np.int64))[0]
+        number = operator.index(index)
+        if not -(1 << 63) <= number < 1 << 63:
+            raise IndexError(f"window {number} is outside a dataset of {len(self)} windows")
+        return self.__getitems__(np.array([number], np.int64))[0]
 
     def __getitems__(self, items: Sequence[int] | NDArray[np.int64]) -> Sequence[Any]:
         """The samples of a batch, in request order, repeats allowed; one gather however many shards they are in."""
         gather = self._gather()
-        numbers = np.asarray(items, np.int64)
+        numbers = np.asarray(items)
+        if numbers.dtype != np.int64:
+            numbers = _integers(numbers)
         opened = self._opened
         assert opened is not None  # _gather opened it
         if opened.unpack_rows:
@@ -332,6 +338,15 @@ def _lengths(manifest: Manifest, itemsize: int, where: str) -> NDArray[np.int64]
             problem = f"{shard.files[0].name} has {size} bytes{claimed}, and an element has {itemsize}"
             raise CorruptShardError(where, number, problem)
     return lengths
+
+
+def _integers(numbers: NDArray[Any]) -> NDArray[np.int64]:
+    """numbers as int64, by value; TypeError for what is no integer."""
+    if numbers.size and numbers.dtype.kind not in "iu":
+        raise TypeError(f"window numbers must be integers, not {numbers.dtype}")
+    if numbers.dtype == np.uint64:
+        numbers = np.minimum(numbers, np.uint64(np.iinfo(np.int64).max))  # outside either way, but not negative
+    return numbers.astype(np.int64)
 
 
 def _checked(name: str, value: int, least: int) -> int:

@@ -1,4 +1,4 @@
-"""SAMPLES: one shard's bytes to samples and back. Formats never know where bytes live or in what order they are read."""
+"""SAMPLES: one shard's bytes to samples and back. Formats never know where bytes live, or which are wanted."""
 
 from headrace.formats.stream import StreamArrayFormat, StreamFormat, StreamNumpyFormat
 

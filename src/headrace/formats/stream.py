@@ -55,7 +55,7 @@ class StreamNumpyFormat:
         self.data_type = data_type  # only documents the sample's type, as in GuideLoom
         if self.stream_dtype.names is None:
             raise ValueError(
-                f"StreamNumpyFormat needs a structured dtype such as np.dtype([('tokens', '{self.stream_dtype.str}')]), "
+                f"StreamNumpyFormat needs a structured dtype such as [('tokens', '{self.stream_dtype.str}')], "
                 f"not {self.stream_dtype}; for plain elements use StreamArrayFormat"
             )
         self._disk = disk_dtype(self.stream_dtype)
@@ -166,8 +166,13 @@ def _converted(field: str, column: Elements, dtype: np.dtype[Any]) -> Elements:
         _refuse(field, column, np.isinf(stored) & ~np.isinf(column), dtype)
         return stored
     if source.kind in "iub" and dtype.kind in "fc":
-        stored = column.astype(dtype)
-        _refuse(field, column, stored.astype(source) != column, dtype)
+        with np.errstate(over="ignore", invalid="ignore"):
+            stored = column.astype(dtype)
+            bad = stored.real.astype(source) != column
+        if source.kind != "b":
+            # One past the largest integer converts back to anything at all, depending on the processor.
+            bad |= stored.real.astype(np.float64) >= 2.0 ** np.iinfo(source).bits / (2 if source.kind == "i" else 1)
+        _refuse(field, column, bad, dtype)
         return stored
     if np.can_cast(source, dtype, "safe"):
         return column.astype(dtype)

@@ -1,9 +1,10 @@
 """Batches for the training loop: the room where torch begins.
 
 loader.py    StatefulDataLoader                    sampler.py   the same order for a stock DataLoader
-steps.py     cursor -> items of each step          world.py     which rank of how many
-prefetch.py  batches by threads                    workers.py   batches by processes
-collate.py   samples -> tensors                    device.py    tensors -> device
+world.py     which rank of how many                steps.py     cursor -> items of each step
+batches.py   items -> one batch                    collate.py   samples -> tensors
+parallel.py  who makes the batches                 prefetch.py  threads            workers.py   processes
+epoch.py     the iterator, and what it counts      device.py    tensors -> device
 """
 
 from headrace.loading.collate import Stack, stack

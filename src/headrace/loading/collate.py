@@ -3,6 +3,7 @@
 A batch of token windows is one array already, so nothing is copied: its tensors share memory with it.
 """
 
+import copy
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -24,7 +25,7 @@ class Stack:
         return "stack()" if self.dtype is None else f"stack(dtype={self.dtype})"
 
     def __call__(self, samples: Sequence[Any]) -> Any:
-        """The batch; ValueError for no samples, where their structure cannot be known."""
+        """The batch; ValueError for no samples, where their structure cannot be known, and for unequal ones."""
         stacked = getattr(samples, "stacked", None)
         if stacked is not None:
             tree = stacked()
@@ -33,53 +34,121 @@ class Stack:
             return self._tensor(tree, "")
         if len(samples) == 0:
             raise ValueError("no samples to stack, and so no structure to give back")
-        return self._stacked(samples, "")
+        return self._stacked(samples, samples[0], "")
 
-    def _stacked(self, samples: Sequence[Any], name: str) -> Any:
-        first = samples[0]
-        if isinstance(first, torch.Tensor):
-            return self._cast(torch.stack(list(samples)), name)
-        if isinstance(first, np.ndarray):
-            return self._tensor(np.stack(samples), name)
-        if isinstance(first, bool | int | float | complex | np.number | np.bool_):
-            return self._tensor(np.asarray(samples), name)
-        if isinstance(first, str | bytes) or first is None:
+    def empty(self, sample: Any) -> Any:
+        """A batch of no rows, for samples that look like this one: same structure, types and inner shapes."""
+        return self._stacked([], sample, "")
+
+    def _stacked(self, samples: Sequence[Any], like: Any, name: str) -> Any:
+        if isinstance(like, torch.Tensor):
+            return self._cast(torch.stack(list(samples)) if samples else like.new_empty((0, *like.shape)), name)
+        if isinstance(like, np.ndarray):
+            return self._tensor(
+                _stack_arrays(samples, name) if samples else np.empty((0, *like.shape), like.dtype), name
+            )
+        if isinstance(like, bool | int | float | complex | np.number | np.bool_):
+            return self._tensor(np.asarray(samples) if samples else np.asarray([like])[:0], name)
+        if isinstance(like, str | bytes) or like is None:
             return list(samples)
-        if isinstance(first, Mapping):
+        if isinstance(like, Mapping):
             for sample in samples:
-                if sample.keys() != first.keys():
-                    raise ValueError(f"samples have different keys: {sorted(first)} and {sorted(sample)}")
-            return {key: self._stacked([sample[key] for sample in samples], str(key)) for key in first}
-        if dataclasses.is_dataclass(first):
-            fields = [field.name for field in dataclasses.fields(first)]
-            values = {field: self._stacked([getattr(s, field) for s in samples], field) for field in fields}
-            return dataclasses.replace(first, **values)  # type: ignore[type-var]
-        if isinstance(first, tuple | list):
-            if any(len(sample) != len(first) for sample in samples):
+                if sample.keys() != like.keys():
+                    raise ValueError(f"samples have different keys: {list(like)} and {list(sample)}")
+            return {key: self._stacked([sample[key] for sample in samples], like[key], str(key)) for key in like}
+        if dataclasses.is_dataclass(like):
+            batch = copy.copy(like)
+            for field in (field.name for field in dataclasses.fields(like)):
+                column = self._stacked([getattr(sample, field) for sample in samples], getattr(like, field), field)
+                object.__setattr__(batch, field, column)  # frozen ones too
+            return batch
+        if isinstance(like, tuple | list):
+            if any(len(sample) != len(like) for sample in samples):
                 raise ValueError("samples have different lengths; pad them in a collate_fn of your own")
-            columns = [self._stacked(list(column), name) for column in zip(*samples, strict=True)]
-            return type(first)(*columns) if hasattr(first, "_fields") else type(first)(columns)
-        raise TypeError(f"samples of type {type(first).__name__} cannot be stacked; pass a collate_fn of your own")
+            columns = [self._stacked([sample[k] for sample in samples], like[k], name) for k in range(len(like))]
+            return type(like)(*columns) if hasattr(like, "_fields") else type(like)(columns)
+        raise TypeError(f"samples of type {type(like).__name__} cannot be stacked; pass a collate_fn of your own")
+
+    def _target(self, name: str, *, is_integer: bool, is_floating: bool) -> torch.dtype | None:
+        """What a field is cast to. One dtype for all means: integers for integers, floats for floats."""
+        if self.dtype is None:
+            return None
+        if isinstance(self.dtype, Mapping):
+            return self.dtype.get(name)
+        if self.dtype.is_floating_point:
+            return self.dtype if is_floating else None
+        return self.dtype if is_integer else None
 
     def _tensor(self, array: NDArray[Any], name: str) -> torch.Tensor:
-        if not array.flags.writeable or not array.flags.c_contiguous:
-            array = array.copy()  # one field of many lies strided in its records, which torch does not take
-        return self._cast(torch.from_numpy(array), name)
+        kind = array.dtype.kind
+        target = self._target(name, is_integer=kind in "iu", is_floating=kind == "f")
+        numpy_target = None if target is None else _NUMPY.get(target)
+        if numpy_target is not None:
+            array = _converted(array, numpy_target, name)
+        flags = array.flags
+        if not (flags.c_contiguous and flags.writeable and array.dtype.isnative):
+            # One field of many lies strided in its records, which torch does not take; nor foreign byte order.
+            array = array.astype(array.dtype.newbyteorder("="), order="C")
+        tensor = torch.from_numpy(array)
+        return tensor if target is None or numpy_target is not None else tensor.to(target)
 
     def _cast(self, tensor: torch.Tensor, name: str) -> torch.Tensor:
-        dtype = self.dtype.get(name) if isinstance(self.dtype, Mapping) else self.dtype
-        if dtype is None or tensor.dtype == torch.bool:
+        if self.dtype is None:
             return tensor
-        named = isinstance(self.dtype, Mapping)
-        if named or tensor.is_floating_point() == dtype.is_floating_point:
-            return tensor.to(dtype)
-        return tensor  # one dtype for all means: integers for integers, floats for floats
+        is_floating = tensor.is_floating_point()
+        is_integer = not (is_floating or tensor.is_complex() or tensor.dtype == torch.bool)
+        if is_integer and tensor.device.type == "cpu":
+            return self._tensor(tensor.numpy(), name)
+        target = self._target(name, is_integer=is_integer, is_floating=is_floating)
+        return tensor if target is None else tensor.to(target)
 
 
 def stack(dtype: torch.dtype | Mapping[str, torch.dtype] | None = None) -> Callable[[Sequence[Any]], Any]:
     """A collate function that stacks samples to tensors, as stored or cast once a batch.
 
     dtype casts integer fields if it is an integer type and floating fields if it is a floating one; a mapping of field
-    names says it for each. `collate_fn=None` is `stack()`.
+    names says it for each. An integer that the new type cannot hold is a ValueError. `collate_fn=None` is `stack()`.
     """
     return Stack(dtype)
+
+
+def _stack_arrays(samples: Sequence[Any], name: str) -> NDArray[Any]:
+    try:
+        return np.stack(samples)  # type: ignore[no-any-return, unused-ignore]
+    except ValueError:
+        shapes = sorted({str(np.shape(sample)) for sample in samples})
+        raise ValueError(
+            f"field {name!r} has samples of different shapes, {', '.join(shapes)}; pad them in a collate_fn of your own"
+        ) from None
+
+
+def _converted(array: NDArray[Any], target: np.dtype[Any], name: str) -> NDArray[Any]:
+    """array in target; integers by value, or ValueError."""
+    if array.dtype.kind in "iu" and target.kind in "iu" and array.size and not np.can_cast(array.dtype, target):
+        limits = np.iinfo(target)
+        for value in (int(array.min()), int(array.max())):
+            if not limits.min <= value <= limits.max:
+                raise ValueError(
+                    f"field {name!r} has the value {value}, which {target} cannot hold; cast to a wider type"
+                )
+    return array.astype(target, order="C", copy=False)
+
+
+# Casting by NumPy takes one call less than by torch; types that NumPy lacks (bfloat16) are cast by torch.
+_NUMPY = {
+    kind: np.dtype(str(kind).removeprefix("torch."))
+    for kind in (
+        torch.bool,
+        torch.uint8,
+        torch.uint16,
+        torch.uint32,
+        torch.uint64,
+        torch.int8,
+        torch.int16,
+        torch.int32,
+        torch.int64,
+        torch.float16,
+        torch.float32,
+        torch.float64,
+    )
+}

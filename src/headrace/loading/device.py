@@ -1,7 +1,8 @@
 """Moving batches: through dicts, lists, tuples, named tuples and dataclasses, to pinned memory and to a device."""
 
+import copy
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any
 
 import torch
@@ -15,18 +16,24 @@ def default_device() -> torch.device:
 
 
 def map_tensors(tree: Any, function: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    """tree with function applied to every tensor in it; everything else is kept as it is."""
+    """A copy of tree with function applied to every tensor in it; everything else is kept as it is."""
     if isinstance(tree, torch.Tensor):
         return function(tree)
     if isinstance(tree, Mapping):
         moved = {key: map_tensors(value, function) for key, value in tree.items()}
-        return moved if type(tree) is dict else type(tree)(moved)  # type: ignore[call-arg]
+        if type(tree) is dict or not isinstance(tree, MutableMapping):
+            return moved
+        tree = copy.copy(tree)  # keeps what a subclass has besides its items, such as a defaultdict's factory
+        tree.update(moved)
+        return tree
     if isinstance(tree, tuple | list):
         parts = [map_tensors(value, function) for value in tree]
         return type(tree)(*parts) if hasattr(tree, "_fields") else type(tree)(parts)
     if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
-        fields = {f.name: map_tensors(getattr(tree, f.name), function) for f in dataclasses.fields(tree) if f.init}
-        return dataclasses.replace(tree, **fields)
+        tree = copy.copy(tree)
+        for field in dataclasses.fields(tree):
+            object.__setattr__(tree, field.name, map_tensors(getattr(tree, field.name), function))  # frozen ones too
+        return tree
     return tree
 
 
@@ -39,9 +46,7 @@ class DeviceMover:
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
 
     def __call__(self, batch: Any) -> Any:
-        """The batch with every tensor on the device. On the CPU, the batch itself."""
-        if self._device.type == "cpu":
-            return batch
+        """The batch with every tensor on the device."""
         if self._stream is None:
             return map_tensors(batch, lambda tensor: tensor.to(self._device))
         if self._pin_memory:

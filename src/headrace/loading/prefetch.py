@@ -1,38 +1,49 @@
 """Batches made by threads, handed out in order, with bounded depth and bytes.
 
 Handing a batch from one thread to another costs tens of microseconds, more than a batch of token windows takes to make.
-So cheap batches are made by the consumer itself, and only those that cost more than HAND_OVER_S go to the pool; what a
-batch costs is measured as it goes, so a dataset whose reads become slow is prefetched from then on.
+So what a batch costs is measured as it goes: while it is less than HAND_OVER_S the consumer makes batches itself, and
+once it is more (a slow disk, a costly collate function) threads make them ahead. Which of both never shows in the
+batches. The first ones are made by threads, since nothing is known of them and files are often opened there.
 """
 
+import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from concurrent.futures import TimeoutError as FutureTimeoutError
+from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from headrace.errors import WorkerError
+from headrace.loading.batches import named_items
 
 __all__ = ["HAND_OVER_S", "OrderedPool"]
 
 HAND_OVER_S = 200e-6
 
+_FAREWELL_S = 2.0  # how long a pool that nobody closed waits for its threads
+
 T = TypeVar("T")
+
+Items = NDArray[np.int64]
 
 
 class OrderedPool(Generic[T]):
-    """An iterator over make(item) for every item, in order, made by num_threads threads up to `depth` ahead.
+    """An iterator over make(step) for every step's items, in order, made by num_threads threads up to `depth` ahead.
 
-    An exception of make comes out where its batch would have; the iterator ends there. `close()` waits for the batches
-    being made and ends the threads; so does the end of the items. prefetch_bytes bounds what is waiting, by size_of;
-    one batch is always allowed.
+    An exception comes out where its batch would have, and ends the iterator. prefetch_bytes bounds what is waiting and
+    being made, by size_of and the largest batch so far; one batch is always allowed. With timeout_s, a batch that takes
+    longer is a WorkerError. `close()` ends the threads once the batches being made are finished, and waits for that (at
+    most timeout_s); so does the end.
     """
 
     def __init__(
         self,
-        items: Iterator[Any],
-        make: Callable[[Any], T],
+        items: Iterator[Items],
+        make: Callable[[Items], T],
         *,
         num_threads: int,
         depth: int,
@@ -47,10 +58,15 @@ class OrderedPool(Generic[T]):
         self._prefetch_bytes = prefetch_bytes
         self._size_of = size_of
         self._timeout_s = timeout_s
-        self._pool: ThreadPoolExecutor | None = None
-        self._waiting: deque[Future[tuple[T, float]]] = deque()
-        self._cost_s = 0.0  # of a batch, smoothed
+        self._largest_bytes: int | None = None
+        self._cost_s: float | None = None  # of a batch, smoothed
+        self._waiting: deque[_Task[T]] = deque()
+        self._tasks: SimpleQueue[_Task[T] | None] = SimpleQueue()
+        self._threads: list[threading.Thread] = []
         self._closed = False
+        # The threads do not know the pool, so one that is dropped without close() ends them too. They are daemons, so
+        # that one which is stuck in a read for ever does not keep the process from exiting.
+        weakref.finalize(self, _end, self._tasks, self._waiting, self._threads, _FAREWELL_S)
 
     def __iter__(self) -> Iterator[T]:
         return self
@@ -59,51 +75,143 @@ class OrderedPool(Generic[T]):
         if self._closed:
             raise StopIteration
         try:
-            if self._cost_s > HAND_OVER_S:
-                self._fill()
-            if self._waiting:
-                batch, cost_s = self._take()
+            if self._waiting or self._pays():
+                batch = self._from_threads()
             else:
-                batch, cost_s = self._timed(next(self._items))
+                items = next(self._items)
+                begin_s = time.perf_counter()
+                batch = self._make(items)
+                self._measured(time.perf_counter() - begin_s)
         except BaseException:
             self.close()
             raise
-        self._cost_s += (cost_s - self._cost_s) * 0.25
-        if self._cost_s > HAND_OVER_S:
-            self._fill(batch)
         return batch
 
     def close(self) -> None:
         """End the threads; batches not yet handed out are dropped. Twice is harmless."""
         self._closed = True
-        for future in self._waiting:
-            future.cancel()
-        self._waiting.clear()
-        pool, self._pool = self._pool, None
-        if pool is not None:
-            pool.shutdown(wait=self._timeout_s is None, cancel_futures=True)
+        _end(self._tasks, self._waiting, self._threads, self._timeout_s)
 
-    def _timed(self, item: Any) -> tuple[T, float]:
-        begin_s = time.perf_counter()
-        batch = self._make(item)
-        return batch, time.perf_counter() - begin_s
+    def _pays(self) -> bool:
+        """Whether threads are worth the handing over; a time-out can be kept by another thread only."""
+        return self._cost_s is None or self._cost_s > HAND_OVER_S or self._timeout_s is not None
 
-    def _fill(self, batch: T | None = None) -> None:
-        if batch is not None and self._prefetch_bytes is not None:
-            size = self._size_of(batch)
-            if size:
-                self._depth = max(1, min(self._depth, self._prefetch_bytes // size))
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(self._num_threads, thread_name_prefix="headrace-loader")
-        while len(self._waiting) < self._depth:
+    def _measured(self, cost_s: float) -> None:
+        self._cost_s = cost_s if self._cost_s is None else self._cost_s + (cost_s - self._cost_s) * 0.25
+
+    def _from_threads(self) -> T:
+        if not self._waiting:
+            self._fill()
+        if not self._waiting:
+            raise StopIteration
+        task = self._waiting[0]
+        timeout_s = self._timeout_s
+        if not task.done.acquire(timeout=-1 if timeout_s is None else timeout_s):
+            self._timeout_s = 0.0  # closing need not wait for it again
+            raise WorkerError(
+                f"loader thread {task.thread or '(none free)'} gave no batch within timeout_s={timeout_s}\n"
+                f"while loading samples {named_items(task.items.tolist())}"
+            )
+        self._waiting.popleft()
+        if task.error is not None:
+            raise task.error
+        self._measured(task.cost_s)
+        if self._prefetch_bytes is not None:
+            self._largest_bytes = max(self._largest_bytes or 0, task.bytes)
+        if self._pays():
+            self._fill()
+        return task.batch
+
+    def _fill(self) -> None:
+        size_of = None if self._prefetch_bytes is None else self._size_of
+        while self._has_room():
             try:
-                item = next(self._items)
+                task: _Task[T] = _Task(next(self._items), self._make, size_of)
             except StopIteration:
                 return
-            self._waiting.append(self._pool.submit(self._timed, item))
+            except Exception as error:
+                task = _Task(np.empty(0, np.int64), self._make, None)  # its turn comes after the batches before it
+                task.fail(error)
+                self._items = iter(())
+                self._waiting.append(task)
+                return
+            self._waiting.append(task)
+            if len(self._threads) < self._num_threads:
+                name = f"headrace-loader-{len(self._threads)}"
+                self._threads.append(threading.Thread(target=_work, args=(self._tasks,), name=name, daemon=True))
+                self._threads[-1].start()
+            self._tasks.put(task)
 
-    def _take(self) -> tuple[T, float]:
+    def _has_room(self) -> bool:
+        if len(self._waiting) >= self._depth:
+            return False
+        if self._prefetch_bytes is None or not self._waiting:
+            return True
+        sizes = [task.bytes for task in self._waiting]
+        largest = max(self._largest_bytes or 0, *sizes)
+        if self._largest_bytes is None:
+            return False  # until the first batch says how large they are
+        return sum(size or largest for size in sizes) + largest <= self._prefetch_bytes
+
+
+class _Task(Generic[T]):
+    """One batch to make. `done` can be acquired once it is made, failed or dropped."""
+
+    __slots__ = ("batch", "bytes", "cost_s", "done", "dropped", "error", "items", "make", "size_of", "thread")
+
+    batch: T
+
+    def __init__(self, items: Items, make: Callable[[Items], T], size_of: Callable[[T], int] | None) -> None:
+        self.items = items
+        self.make = make
+        self.size_of = size_of
+        self.done = threading.Lock()
+        self.done.acquire()
+        self.dropped = False
+        self.error: BaseException | None = None
+        self.cost_s = 0.0
+        self.bytes = 0  # 0 until it is made
+        self.thread = ""
+
+    def fail(self, error: BaseException) -> None:
+        self.error = error
+        self.done.release()
+
+    def run(self) -> None:
+        if self.dropped:
+            return
+        self.thread = threading.current_thread().name
+        begin_s = time.perf_counter()
         try:
-            return self._waiting.popleft().result(self._timeout_s)
-        except FutureTimeoutError:
-            raise WorkerError(f"no batch came from the loader's threads within {self._timeout_s} s") from None
+            self.batch = self.make(self.items)
+            if self.size_of is not None:
+                self.bytes = self.size_of(self.batch)
+        except BaseException as error:
+            self.fail(error)
+            return
+        self.cost_s = time.perf_counter() - begin_s
+        self.done.release()
+
+
+def _work(tasks: "SimpleQueue[_Task[Any] | None]") -> None:
+    while (task := tasks.get()) is not None:
+        task.run()
+        del task  # else the batch would live until the next one comes
+
+
+def _end(
+    tasks: "SimpleQueue[_Task[Any] | None]",
+    waiting: "deque[_Task[Any]]",
+    threads: list[threading.Thread],
+    wait_s: float | None,
+) -> None:
+    for task in list(waiting):
+        task.dropped = True
+    waiting.clear()
+    for _ in threads:
+        tasks.put(None)
+    until_s = None if wait_s is None else time.monotonic() + wait_s
+    for thread in threads:
+        if thread is not threading.current_thread():  # where the garbage collector happened to run
+            thread.join(None if until_s is None else max(0.0, until_s - time.monotonic()))
+    threads.clear()

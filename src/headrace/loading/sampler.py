@@ -8,12 +8,12 @@ import torch.utils.data
 from numpy.typing import NDArray
 
 from headrace.errors import OrderError
-from headrace.loading.steps import StepPlan
+from headrace.loading.steps import StepPlan, locate, restored
 from headrace.loading.world import resolve_world
-from headrace.planning import Cursor, decode_state, encode_state
+from headrace.planning import Cursor, check_division, encode_state
 from headrace.views import ShuffledDataset, dataset_settings, is_view
 
-__all__ = ["ElasticBatchSampler"]
+__all__ = ["ElasticBatchSampler", "LeafSampler"]
 
 
 class _Length:
@@ -33,10 +33,14 @@ class _Length:
 class ElasticBatchSampler(torch.utils.data.Sampler[list[int]]):
     """Lists of item numbers, one a step, for `DataLoader(dataset, batch_sampler=...)`.
 
-    The same order and states as StatefulDataLoader's. dataset_or_length is what the DataLoader reads, or its length.
-    Every `iter()` yields the rest of the current epoch; when it is exhausted the next one begins. A sampler runs ahead
-    of the consumer and cannot see what that got, so `state_dict(batches_consumed=n)` needs n: the batches of this epoch
-    that the consumer has got since the last `iter()`.
+    dataset_or_length is what the DataLoader reads, or its length. Item numbers are in 0..len-1; those of a Headrace
+    view are endless (epoch * len + index), which its `__getitems__` understands. The order is StatefulDataLoader's,
+    and over the same dataset the states are too.
+
+    `iter()` yields the rest of the current epoch, and once its last list was taken the next one begins. A DataLoader
+    with workers takes lists before the consumer needs them, and a sampler cannot see what that got. Hence
+    `state_dict(batches_consumed=n)` needs n: the batches that the consumer got since the last `iter()`; and who breaks
+    off a loop says with `set_epoch` which epoch comes next.
     """
 
     def __init__(
@@ -49,11 +53,15 @@ class ElasticBatchSampler(torch.utils.data.Sampler[list[int]]):
         seed: int = 0,
         drop_last: bool = True,
     ) -> None:
-        base: Any = _Length(dataset_or_length) if isinstance(dataset_or_length, int) else dataset_or_length
+        base: Any = dataset_or_length
+        if isinstance(base, int | np.integer):
+            base = _Length(int(base))
         if shuffle and getattr(base, "ordered", False):
             raise OrderError("shuffle=True over a view that already orders; shuffle its base, or leave shuffle out")
         if global_batch_size < 1:
             raise ValueError(f"global_batch_size={global_batch_size} must be at least 1")
+        if rank is not None or world_size is not None:
+            check_division(global_batch_size, resolve_world(rank, world_size).world_size)
         self._base = base
         self._dataset = ShuffledDataset(base, seed) if shuffle else base
         self._global_batch_size = global_batch_size
@@ -68,38 +76,53 @@ class ElasticBatchSampler(torch.utils.data.Sampler[list[int]]):
         return dict(self.__dict__)
 
     def __len__(self) -> int:
+        """Steps of a whole epoch, the same on every rank; OrderError when that is none."""
         return self._plan().steps
 
     def __iter__(self) -> Iterator[list[int]]:
         plan = self._plan()
         _ = plan.steps  # refuses an empty plan
-        self._begun = self._next
+        self._begun = plan.begin(self._next)
         self._next = Cursor(self._begun.epoch)
-        return self._lists(plan, self._begun)
+        return self._lists_of(self._begun)
 
     def set_epoch(self, epoch: int) -> None:
         """Begin the next `iter()` in this epoch; nothing changes when it would anyway."""
+        if epoch < 0:
+            raise ValueError(f"epoch={epoch} must be at least 0")
         if epoch != self._next.epoch:
-            self._next = self._begun = Cursor(epoch)
+            self.begin_at(Cursor(int(epoch)))
+
+    def begin_at(self, cursor: Cursor) -> None:
+        """Begin the next `iter()` at this cursor."""
+        self._next = self._begun = cursor
+
+    def lists_from(self, cursor: Cursor) -> Iterator[list[int]]:
+        """The lists from a cursor to the end of its epoch. Changes nothing."""
+        return (items.tolist() for items in self._plan().items(cursor, self._locate))
 
     def state_dict(self, batches_consumed: int = 0) -> dict[str, Any]:
-        """The record of a run whose consumer has got this many batches since the last `iter()`."""
+        """The record of a run whose consumer has got this many batches since the last `iter()`.
+
+        ValueError when that epoch did not have so many.
+        """
         plan = self._plan()
-        if not 0 <= batches_consumed <= plan.steps_from(self._begun):
-            raise ValueError(
-                f"batches_consumed={batches_consumed}, but this epoch had {plan.steps_from(self._begun)} to give"
-            )
+        most = plan.steps_from(self._begun)
+        if not 0 <= batches_consumed <= most:
+            raise ValueError(f"batches_consumed={batches_consumed}, but there were {most} from the last iter() on")
         return encode_state(plan.after(self._begun, batches_consumed), self._settings())
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Begin the next `iter()` where the record says; StateMismatchError when it is of another order."""
-        self._next = self._begun = decode_state(state, self._settings())
+        self.begin_at(restored(state, self._settings(), len(self._dataset)))
 
-    def _lists(self, plan: StepPlan, cursor: Cursor) -> Iterator[list[int]]:
-        for items in plan.items(cursor, self._locate):
-            yield items.tolist()
-        if self._begun is cursor:
-            self._next = Cursor(cursor.epoch + 1)
+    def _lists_of(self, begun: Cursor) -> Iterator[list[int]]:
+        left = self._plan().steps_from(begun)
+        for items in self.lists_from(begun):
+            left -= 1
+            if left == 0 and self._begun is begun:  # before the last list is handed out: nobody need ask for more
+                self._next = Cursor(begun.epoch + 1)
+            yield items
 
     def _locate(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         if self._dataset is not self._base:
@@ -115,3 +138,11 @@ class ElasticBatchSampler(torch.utils.data.Sampler[list[int]]):
 
     def _settings(self) -> dict[str, Any]:
         return {**dataset_settings(self._dataset), "drop_last": self._drop_last}
+
+
+class LeafSampler(ElasticBatchSampler):
+    """The same order in items of the dataset below all views: they are located here, thousands at a time, rather than
+    in the workers, a batch at a time."""
+
+    def _locate(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        return locate(self._dataset, positions)

@@ -1,6 +1,6 @@
 """From a cursor to the items of each step: the order, located thousands of rows at a time."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import OrderError
-from headrace.planning import Cursor, check_division, rank_positions, steps_left
+from headrace.planning import Cursor, check_division, decode_state, rank_positions, steps_left
 from headrace.views import is_view
 
-__all__ = ["StepPlan", "leaf_of", "locate"]
+__all__ = ["StepPlan", "leaf_of", "locate", "restored"]
 
 ROWS_AHEAD = 4096
 
@@ -43,6 +43,11 @@ class StepPlan:
     def steps_from(self, cursor: Cursor) -> int:
         """Steps that the cursor's epoch still has."""
         return steps_left(self.num_rows, cursor.position, self.global_batch_size, self.drop_last)
+
+    def begin(self, cursor: Cursor) -> Cursor:
+        """The cursor, or the start of the next epoch where this one has no step left (the global batch may have been
+        another when the cursor was saved)."""
+        return Cursor(cursor.epoch + 1) if self.num_rows and self.steps_from(cursor) == 0 else cursor
 
     def after(self, cursor: Cursor, steps: int) -> Cursor:
         """The cursor once the consumer has got `steps` more batches."""
@@ -79,6 +84,14 @@ class StepPlan:
             left -= count
             position += count * self.global_batch_size
             ahead = max(1, ROWS_AHEAD // local)
+
+
+def restored(state: Mapping[str, Any], settings: Mapping[str, Any], num_rows: int) -> Cursor:
+    """The cursor in a saved state; StateMismatchError when it is of another order, ValueError when it is damaged."""
+    cursor = decode_state(state, settings)
+    if cursor.position and cursor.position >= num_rows:
+        raise ValueError(f"the state's position is {cursor.position}, but an epoch has {num_rows} rows")
+    return cursor
 
 
 def leaf_of(dataset: Any) -> Any:

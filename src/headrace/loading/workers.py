@@ -1,20 +1,25 @@
 """Batches made by processes: torch's own DataLoader does the work, so its start methods and time-outs are torch's.
 
-Whatever a sample raises travels as text, because an exception may not survive the way between two processes.
+Whatever a sample raises travels as text, because an exception may not survive the way between two processes. What
+torch says of a worker that died or keeps us waiting is completed here: which worker it was, and at which samples.
 """
 
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import numpy as np
 import torch.utils.data
+from torch.utils.data._utils import signal_handling
 
 from headrace.errors import WorkerError
-from headrace.views import fetch
+from headrace.loading.batches import BatchMaker, named_items
+from headrace.loading.sampler import ElasticBatchSampler
+from headrace.planning import Cursor
 
-__all__ = ["Failure", "WorkerDataset", "batches_from_workers", "make_batch"]
+__all__ = ["Failure", "WorkerDataset", "WorkerPool"]
 
 
 @dataclass(frozen=True)
@@ -28,55 +33,101 @@ class Failure:
 
     def error(self) -> WorkerError:
         """The error for the consumer."""
-        shown = ", ".join(map(str, self.items[:16])) + (", ..." if len(self.items) > 16 else "")
-        return WorkerError(f"{self.kind}: {self.text}\nwhile loading samples {shown}\n\n{self.trace}")
-
-
-def make_batch(dataset: Any, collate: Callable[[Sequence[Any]], Any], items: Any) -> Any:
-    """The collated batch of these items. What is raised carries a note that names them."""
-    numbers = np.asarray(items, np.int64)
-    try:
-        if len(numbers) == 0 and not hasattr(dataset, "settings"):
-            return collate(())
-        return collate(fetch(dataset, numbers))
-    except Exception as error:
-        shown = ", ".join(map(str, numbers[:16].tolist())) + (", ..." if len(numbers) > 16 else "")
-        error.add_note(f"while loading samples {shown}")
-        raise
+        return WorkerError(f"{self.kind}: {self.text}\nwhile loading samples {named_items(self.items)}\n\n{self.trace}")
 
 
 class WorkerDataset(torch.utils.data.Dataset[Any]):
-    """What a worker holds: a dataset and the collate function; an item of it is a whole batch."""
+    """What a worker holds: an item of it is a whole batch, or the Failure met instead."""
 
-    def __init__(self, dataset: Any, collate: Callable[[Sequence[Any]], Any]) -> None:
-        self._dataset = dataset
-        self._collate = collate
-
-    def __len__(self) -> int:
-        return len(self._dataset)
-
-    def __getitem__(self, index: int) -> Any:
-        return self.__getitems__([index])
+    def __init__(self, make: BatchMaker) -> None:
+        self._make = make
 
     def __getitems__(self, items: Sequence[int]) -> Any:
-        """The collated batch, or the Failure that it met."""
+        """The collated batch of these items."""
         try:
-            return make_batch(self._dataset, self._collate, items)
+            return self._make(np.asarray(items, np.int64))
         except Exception as error:
-            return Failure(type(error).__name__, str(error), tuple(items), traceback.format_exc())
+            return Failure(type(error).__name__, _text(error), tuple(items), traceback.format_exc())
+
+    def __getitem__(self, item: int) -> Any:
+        return self.__getitems__([item])
 
 
-def batches_from_workers(loader: Any) -> Iterator[Any]:
-    """The batches of a DataLoader over a WorkerDataset, failures raised as WorkerError."""
-    iterator = iter(loader)
-    while True:
+class WorkerPool:
+    """torch's DataLoader over a BatchMaker and a sampler; options are torch's."""
+
+    def __init__(self, make: BatchMaker, sampler: ElasticBatchSampler, **options: Any) -> None:
+        self._sampler = sampler
+        self._num_workers: int = options["num_workers"]
+        self._keep: bool = options["persistent_workers"]
+        self._loader: Any = torch.utils.data.DataLoader(
+            WorkerDataset(make), batch_sampler=sampler, collate_fn=_as_is, **options
+        )
+
+    def batches(self, start: Cursor) -> Iterator[Any]:
+        """The batches from start to the end of its epoch. WorkerError when a worker fails, dies or is too slow."""
+        self._sampler.begin_at(start)
         try:
-            batch = next(iterator)
-        except StopIteration:
-            return
-        except RuntimeError as error:
-            pids = [worker.pid for worker in getattr(iterator, "_workers", [])]
-            raise WorkerError(f"a loader worker failed (workers {pids}): {error}") from error
-        if isinstance(batch, Failure):
-            raise batch.error()
-        yield batch
+            iterator: Any = iter(self._loader)
+        except Exception as error:
+            raise WorkerError(
+                f"the workers could not be started ({type(error).__name__}: {error}); a dataset or collate_fn for them "
+                "must be picklable unless the start method is fork"
+            ) from error
+        keep, received = self._keep, 0
+        try:
+            while True:
+                try:
+                    batch = next(iterator)
+                except StopIteration:
+                    return
+                except RuntimeError as error:
+                    keep = False
+                    raise self._explained(error, iterator, start, received) from error
+                if isinstance(batch, Failure):
+                    raise batch.error()
+                received += 1
+                yield batch
+        finally:
+            if not keep:
+                self.close(iterator)
+
+    def close(self, iterator: Any = None) -> None:
+        """End the worker processes, those kept included."""
+        kept = getattr(self._loader, "_iterator", None)
+        self._loader._iterator = None
+        for running in (iterator, kept):
+            if running is not None:
+                running._shutdown_workers()
+
+    def _explained(self, error: RuntimeError, iterator: Any, start: Cursor, received: int) -> WorkerError:
+        """torch's error with the worker's number and process, and the samples it was at."""
+        processes = list(iterator._workers)
+        dead = [number for number, process in enumerate(processes) if process.exitcode is not None]
+        # torch deals the batches to the workers in turn, so the one that is awaited tells whose it is.
+        number = dead[0] if dead else received % self._num_workers
+        step = received + (number - received) % self._num_workers
+        lists = self._sampler.lists_from(start)
+        items = next(islice(lists, step, None), [])
+        if not dead:
+            # It may never return. torch would wait for it, and would take its end for an accident.
+            signal_handling._remove_worker_pids(id(iterator))  # type: ignore[attr-defined]
+            iterator._worker_pids_set = False
+            for process in processes:
+                process.kill()
+        how = f"died (exit code {processes[number].exitcode})" if dead else "gave no batch in time"
+        return WorkerError(
+            f"loader worker {number} (process {processes[number].pid}) {how}: {error}\n"
+            f"while loading samples {named_items(items)}, or those it was given after them"
+        )
+
+
+def _as_is(batch: Any) -> Any:
+    return batch
+
+
+def _text(error: Exception) -> str:
+    try:
+        return str(error)
+    except Exception as inner:
+        return f"(its text cannot be had: {type(inner).__name__})"

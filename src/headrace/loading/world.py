@@ -1,5 +1,6 @@
 """Which rank of how many this process is, when the caller does not say. The only room that asks the environment."""
 
+import operator
 import os
 from typing import NamedTuple
 
@@ -21,7 +22,7 @@ def resolve_world(rank: int | None = None, world_size: int | None = None) -> Wor
     """The given rank and world size, else torch.distributed's, else RANK and WORLD_SIZE, else 0 of 1.
 
     Both must be given or neither. Explicit numbers win, since a data-parallel group may be smaller than the job.
-    ValueError for numbers that make no sense, OrderError for half of a pair.
+    ValueError or TypeError for numbers that make no sense, OrderError for half of a pair.
     """
     if (rank is None) != (world_size is None):
         raise OrderError(f"rank={rank} and world_size={world_size}: give both or neither")
@@ -44,8 +45,9 @@ def resolve_world(rank: int | None = None, world_size: int | None = None) -> Wor
 
 
 def _checked(rank: int, world_size: int, source: str) -> World:
+    rank, world_size = operator.index(rank), operator.index(world_size)
     if world_size < 1:
         raise ValueError(f"world_size={world_size} ({source}) must be at least 1")
     if not 0 <= rank < world_size:
         raise ValueError(f"rank={rank} ({source}) must be in 0..{world_size - 1}, for world_size={world_size}")
-    return World(int(rank), int(world_size))
+    return World(rank, world_size)

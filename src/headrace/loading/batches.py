@@ -1,0 +1,68 @@
+"""One batch: items of a dataset, read together and collated."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.loading.collate import Stack
+
+__all__ = ["BatchMaker", "named_items"]
+
+_MOST_NAMED = 16
+
+
+class BatchMaker:
+    """make(items) -> the collated batch of these items of the dataset. Pickles as dataset and collate function.
+
+    A rank that gets no rows in a step gets the batch of no items: zero rows from the built-in collate, what a collate
+    function of the user's makes of `[]` otherwise. What is raised carries a note that names the items.
+    """
+
+    def __init__(self, dataset: Any, collate_fn: Callable[[Sequence[Any]], Any] | None) -> None:
+        self.dataset = dataset
+        self.collate_fn: Callable[[Sequence[Any]], Any] = Stack() if collate_fn is None else collate_fn
+        self._read: Callable[[NDArray[np.int64]], Sequence[Any]] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_read": None}  # found anew in each process, which opens the dataset there
+
+    def __call__(self, items: NDArray[np.int64]) -> Any:
+        """The batch of these items (numbers of the dataset, in 0..len-1)."""
+        try:
+            if len(items) == 0:
+                return self._empty()
+            read = self._read
+            if read is None:
+                read = self._read = _reading(self.dataset)
+            samples = read(items)
+            if len(samples) != len(items):
+                raise ValueError(
+                    f"{type(self.dataset).__name__}.__getitems__ gave {len(samples)} samples for {len(items)} items"
+                )
+            return self.collate_fn(samples)
+        except Exception as error:
+            error.add_note(f"while loading samples {named_items(items.tolist())}")
+            raise
+
+    def _empty(self) -> Any:
+        if not isinstance(self.collate_fn, Stack):
+            return self.collate_fn([])
+        return self.collate_fn.empty(self.dataset[0])
+
+
+def named_items(items: Sequence[int]) -> str:
+    """These numbers as text, the first ones if there are many."""
+    shown = ", ".join(map(str, items[:_MOST_NAMED]))
+    return f"{shown}, ... ({len(items)} in all)" if len(items) > _MOST_NAMED else shown
+
+
+def _reading(dataset: Any) -> Callable[[NDArray[np.int64]], Sequence[Any]]:
+    """How to read many items at once: our own datasets take arrays, others lists of Python integers, or one a call."""
+    batched = getattr(dataset, "__getitems__", None)
+    if batched is None:
+        return lambda items: [dataset[item] for item in items.tolist()]
+    if hasattr(dataset, "settings"):
+        return batched  # type: ignore[no-any-return]
+    return lambda items: batched(items.tolist())

@@ -1,0 +1,74 @@
+"""What a view may ask of any dataset, and what it takes instead where the dataset has no answer."""
+
+import numpy as np
+import pytest
+
+from headrace.views import ShuffledDataset, dataset_settings, fetch, is_view
+
+
+class Plain:
+    def __init__(self, **attributes):
+        self.__dict__.update(attributes)
+
+    def __len__(self):
+        return 10
+
+    def __getitem__(self, index):
+        return index
+
+
+class Batched(Plain):
+    def __getitems__(self, items):
+        return ("batch", type(items).__name__, list(items))
+
+
+def test_a_dataset_s_own_settings_describe_it():
+    settings = {"data": "9f2c", "stride": 5}
+    described = dataset_settings(Plain(settings=settings))
+    assert described == settings
+    described["stride"] = 6
+    assert settings["stride"] == 5
+
+
+@pytest.mark.parametrize("name", ["fingerprint", "_fingerprint"])
+def test_a_fingerprint_describes_a_dataset_without_settings(name):
+    assert dataset_settings(Plain(**{name: "abc"})) == {"data": "abc", "num_samples": 10}
+
+
+def test_the_public_fingerprint_wins():
+    assert dataset_settings(Plain(_fingerprint="inner", fingerprint="outer"))["data"] == "outer"
+
+
+def test_type_and_length_describe_any_other():
+    assert dataset_settings([1, 2, 3]) == {"data": "builtins.list", "num_samples": 3}
+    assert dataset_settings(Plain()) == {"data": f"{Plain.__module__}.Plain", "num_samples": 10}
+    # A fingerprint that is a method or a number is not what we take it for.
+    assert dataset_settings(Plain(fingerprint=len, _fingerprint=3))["data"] == f"{Plain.__module__}.Plain"
+
+
+def test_items_of_a_plain_dataset_are_positions_modulo_its_length_as_python_integers():
+    got = fetch(Plain(), np.array([3, 13, 29]))
+    assert got == [3, 3, 9]
+    assert {type(item) for item in got} == {int}
+
+
+def test_a_batched_dataset_gets_one_call_with_a_list_and_ours_with_an_array():
+    assert fetch(Batched(), np.array([3, 13])) == ("batch", "list", [3, 3])
+    assert fetch(Batched(settings={}), np.array([3, 13])) == ("batch", "ndarray", [3, 3])
+
+
+def test_a_view_gets_endless_positions_as_they_are():
+    view = ShuffledDataset(Plain(), 7)
+    assert fetch(view, np.array([13])) == [view.locate(np.array([13]))[0] % 10]
+
+
+def test_no_positions_fetch_no_samples():
+    nothing = np.array([], np.int64)
+    assert fetch(Plain(), nothing) == []
+    assert list(fetch(ShuffledDataset(Plain(), 7), nothing)) == []
+
+
+def test_only_what_orders_and_locates_is_a_view():
+    assert is_view(ShuffledDataset([1], 7))
+    for other in ([1], Plain(), Plain(ordered=True), Plain(locate=len), Plain(ordered=False, locate=len)):
+        assert not is_view(other)

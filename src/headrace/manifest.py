@@ -156,8 +156,12 @@ def dtype_to_json(dtype: np.dtype[Any]) -> JsonType:
         raise ValueError(f"element type {dtype} holds Python objects, which are addresses; store numbers or bytes")
     if dtype.itemsize == 0:
         raise ValueError(f"element type {dtype} has no bytes")
-    described = msgspec.to_builtins(np.lib.format.dtype_to_descr(dtype))
-    if dtype_from_json(described, "the element type") != dtype:
+    try:
+        described = msgspec.json.decode(msgspec.json.encode(np.lib.format.dtype_to_descr(dtype)))
+        same = dtype_from_json(described, "the element type") == dtype
+    except ValueError:
+        same = False
+    if not same:
         raise ValueError(f"element type {dtype} cannot be described in a manifest (titles, or fields out of order)")
     return described
 
@@ -166,7 +170,7 @@ def dtype_from_json(described: JsonType, where: str) -> np.dtype[Any]:
     """The dtype that dtype_to_json described; ManifestError when it is none."""
     try:
         dtype = np.lib.format.descr_to_dtype(_tuples(described))
-    except (TypeError, ValueError, KeyError, SyntaxError) as error:
+    except (TypeError, ValueError, KeyError, SyntaxError, RecursionError) as error:
         raise ManifestError(where, f"dtype {described!r} is not an element type ({error})") from None
     if dtype.hasobject or dtype.itemsize == 0:
         raise ManifestError(where, f"dtype {described!r} is not an element type that can be stored")
@@ -211,13 +215,13 @@ def _decode(raw: bytes, kind: type[_T], where: str) -> _T:
         raise ManifestError(where, "is empty (0 bytes)")
     try:
         version = msgspec.json.decode(raw, type=_Versioned).version
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise ManifestError(where, f"is not the JSON that Headrace writes ({error}; {len(raw)} bytes)") from None
     if version != VERSION or isinstance(version, bool):
         raise ManifestVersionError(where, version, (VERSION,))
     try:
         return msgspec.json.decode(raw, type=kind)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise ManifestError(where, f"is not a {kind.__name__.lower()} ({error})") from None
 
 

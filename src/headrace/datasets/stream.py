@@ -21,7 +21,7 @@ from headrace.datasets.shard_files import RowGather, ShardFiles
 from headrace.datasets.storage import Storage
 from headrace.datasets.stream_writer import StreamWriter
 from headrace.errors import ClosedError, CorruptShardError, SchemaMismatchError
-from headrace.formats.stream import StreamArrayFormat, StreamFormat, StreamNumpyFormat, disk_dtype
+from headrace.formats.stream import StreamArrayFormat, StreamFormat, StreamNumpyFormat, disk_dtype, unpacks_rows
 from headrace.manifest import Manifest, dtype_from_json, dtype_to_json
 from headrace.store import Store
 
@@ -259,7 +259,7 @@ class StreamDataset:
         """The samples of a batch, in request order, repeats allowed; one gather however many shards they are in."""
         gather = self._gather()
         numbers = np.asarray(items)
-        if numbers.dtype != np.int64:
+        if numbers.dtype != np.int64 or numbers.ndim != 1:
             numbers = _integers(numbers)
         opened = self._opened
         assert opened is not None  # _gather opened it
@@ -316,7 +316,7 @@ class _Open:
     def __init__(self, storage: StreamStorage) -> None:
         opened, self.storage_format, self.lengths = storage.open_stream()
         self.dtype = disk_dtype(self.storage_format.stream_dtype)
-        self.unpack_rows = hasattr(self.storage_format, "unpack_rows")
+        self.unpack_rows = unpacks_rows(self.storage_format)
         self.total_length = int(self.lengths.sum())
         self.fingerprint = storage.fingerprint_of(opened)
         records = [shard.files[0] for shard in opened.manifest.shards]
@@ -342,8 +342,8 @@ def _lengths(manifest: Manifest, itemsize: int, where: str) -> NDArray[np.int64]
 
 def _integers(numbers: NDArray[Any]) -> NDArray[np.int64]:
     """numbers as int64, by value; TypeError for what is no integer."""
-    if numbers.size and numbers.dtype.kind not in "iu":
-        raise TypeError(f"window numbers must be integers, not {numbers.dtype}")
+    if (numbers.size and numbers.dtype.kind not in "iu") or numbers.ndim != 1:
+        raise TypeError(f"window numbers must be a list of integers, not {numbers.dtype} of shape {numbers.shape}")
     if numbers.dtype == np.uint64:
         numbers = np.minimum(numbers, np.uint64(np.iinfo(np.int64).max))  # outside either way, but not negative
     return numbers.astype(np.int64)

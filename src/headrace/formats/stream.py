@@ -14,7 +14,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from headrace.errors import FieldError
 
-__all__ = ["StreamArrayFormat", "StreamFormat", "StreamNumpyFormat", "disk_dtype", "stored_elements"]
+__all__ = ["StreamArrayFormat", "StreamFormat", "StreamNumpyFormat", "disk_dtype", "stored_elements", "unpacks_rows"]
 
 Elements = NDArray[Any]
 
@@ -109,6 +109,21 @@ class StreamArrayFormat:
     def unpack_rows(self, rows: Elements) -> Elements:
         """The windows themselves."""
         return rows
+
+
+def unpacks_rows(storage_format: StreamFormat) -> bool:
+    """Whether the format's unpack_rows() may stand for its unpack().
+
+    Not where a subclass has its own unpack() and only inherits unpack_rows(), which knows nothing of it.
+    """
+    if not callable(getattr(storage_format, "unpack_rows", None)):
+        return False
+    for kind in type(storage_format).__mro__:
+        if "unpack_rows" in vars(kind):
+            return True
+        if "unpack" in vars(kind):
+            return False
+    return True  # both are the object's own
 
 
 def disk_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:

@@ -27,7 +27,7 @@ class EpochIterator(Iterator[Any]):
         self._start = start
         self._num_steps = plan.steps_from(start)
         self._handed_out = 0
-        self._exhausted = False
+        self._over = False
 
     def __next__(self) -> Any:
         try:
@@ -57,8 +57,9 @@ class EpochIterator(Iterator[Any]):
 
     def close(self, why: str = "the loader was closed") -> None:
         """Stop making batches, and say why to whoever goes on. Twice is harmless, and nothing after the end."""
-        if self._exhausted:
+        if self._over:
             return
+        self._over = True
 
         def refuse() -> Any:
             raise ClosedError(f"this iterator is over: {why}; call iter() on the loader again")
@@ -74,7 +75,7 @@ class EpochIterator(Iterator[Any]):
             raise WorkerError(
                 f"the dataset or collate_fn raised StopIteration in step {self._handed_out + 1} of {self._num_steps}"
             ) from stop
-        self._exhausted = True
+        self._over = True
 
     def _release(self) -> None:
         batches, self._batches = self._batches, iter(())

@@ -70,6 +70,7 @@ class ElasticBatchSampler(torch.utils.data.Sampler[list[int]]):
         self._plan_made: StepPlan | None = None
         self._next = Cursor()
         self._begun = Cursor()
+        self._iteration = 0
 
     def __getstate__(self) -> dict[str, Any]:
         self._plan()  # workers inherit the rank that was found here
@@ -83,8 +84,8 @@ class ElasticBatchSampler(torch.utils.data.Sampler[list[int]]):
         plan = self._plan()
         _ = plan.steps  # refuses an empty plan
         self._begun = plan.begin(self._next)
-        self._next = Cursor(self._begun.epoch)
-        return self._lists_of(self._begun)
+        self._iteration += 1
+        return self._lists(self._begun, self._iteration)
 
     def set_epoch(self, epoch: int) -> None:
         """Begin the next `iter()` in this epoch; nothing changes when it would anyway."""
@@ -96,6 +97,7 @@ class ElasticBatchSampler(torch.utils.data.Sampler[list[int]]):
     def begin_at(self, cursor: Cursor) -> None:
         """Begin the next `iter()` at this cursor."""
         self._next = self._begun = cursor
+        self._iteration += 1
 
     def lists_from(self, cursor: Cursor) -> Iterator[list[int]]:
         """The lists from a cursor to the end of its epoch. Changes nothing."""
@@ -116,12 +118,13 @@ class ElasticBatchSampler(torch.utils.data.Sampler[list[int]]):
         """Begin the next `iter()` where the record says; StateMismatchError when it is of another order."""
         self.begin_at(restored(state, self._settings(), len(self._dataset)))
 
-    def _lists_of(self, begun: Cursor) -> Iterator[list[int]]:
+    def _lists(self, begun: Cursor, iteration: int) -> Iterator[list[int]]:
+        # The next epoch is settled as lists are taken, not by iter(): a DataLoader with workers calls that twice.
         left = self._plan().steps_from(begun)
         for items in self.lists_from(begun):
             left -= 1
-            if left == 0 and self._begun is begun:  # before the last list is handed out: nobody need ask for more
-                self._next = Cursor(begun.epoch + 1)
+            if iteration == self._iteration:
+                self._next = Cursor(begun.epoch + (left == 0))
             yield items
 
     def _locate(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:

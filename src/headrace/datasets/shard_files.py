@@ -9,7 +9,8 @@ and a batch is one NumPy indexing over the process's own memory:
     memory[addresses]   row      row       row                     one gather, a memcpy a row
 
 `origin` is negative for what has no single address: shards not mapped yet, windows that run from one shard into the
-next, numbers outside the dataset. A negative address sends the batch to the slow path, which maps, joins or refuses.
+next, numbers outside the dataset. NumPy refuses a negative address, and the batch takes the slow path, which maps, joins
+or refuses. Windows side by side in a single shard are rows of a table, and need no addresses.
 So every address that is read was computed from a live map and an item whose bytes lie inside it.
 
 Stores that cannot map (object stores) are read by ranges instead, one request a shard.
@@ -136,7 +137,9 @@ class RowGather:
         last = np.maximum(first, (self._ends - row_elements) // stride + 1)
         self._edges = np.stack([first, last], axis=1).reshape(-1)
         self._row_bytes = row_elements * itemsize
+        self._row = np.dtype((np.void, self._row_bytes))
         self._memory = _process_memory(min(self._row_bytes, _LONGEST_ROW))
+        self._is_table = len(lengths) == 1 and stride == row_elements  # rows lie side by side in one file
         self._can_map = files.store.capabilities.view
         self._step_bytes = stride * itemsize
         self._reset()
@@ -145,16 +148,22 @@ class RowGather:
         self._process = os.getpid()
         self._lock = threading.Lock()
         self._maps = _Maps(len(self._edges) + 1)
+        self._table: NDArray[np.void] | None = None
 
-    def rows(self, items: NDArray[np.int64]) -> Bytes:
-        """The bytes of the rows, shape (num_items, row bytes), fresh memory. Items may repeat; negative ones count
-        from the end; IndexError outside."""
-        maps = self._maps  # held while its addresses are in use: another thread may replace it
-        addresses = maps.origins.take(self._edges.searchsorted(items, "right"))
-        addresses += items * self._step_bytes
-        if len(items) == 0 or np.minimum.reduce(addresses) < 0:
+    def rows(self, items: NDArray[np.int64]) -> NDArray[np.void]:
+        """The rows, each one element of row_bytes, in fresh memory of shape (num_items,).
+
+        Items may repeat; negative ones count from the end; IndexError outside.
+        """
+        try:
+            if self._table is not None:
+                return self._table.take(items)
+            maps = self._maps  # held while its addresses are in use: another thread may replace it
+            addresses = maps.origins.take(self._edges.searchsorted(items, "right"))
+            addresses += items * self._step_bytes
+            return self._memory[addresses]
+        except IndexError:  # a negative address is an index that no array has
             return self._slow_rows(items)
-        return self._memory[addresses].view(np.uint8).reshape(len(items), -1)
 
     def elements(self, start: int, num_elements: int) -> tuple[Bytes, NDArray[np.int64], NDArray[np.int64]]:
         """num_elements from start on, running over shard ends and from the last shard into the first.
@@ -184,7 +193,7 @@ class RowGather:
             begin, count = np.array([begin_byte], np.int64), np.array([len(out)], np.int64)
             out[:] = np.frombuffer(self._files.ranges(shard, begin, count)[0], np.uint8)
 
-    def _slow_rows(self, items: NDArray[np.int64]) -> Bytes:
+    def _slow_rows(self, items: NDArray[np.int64]) -> NDArray[np.void]:
         items = np.where(items < 0, items + self.num_rows, items)
         outside = (items < 0) | (items >= self.num_rows)
         if outside.any():
@@ -216,7 +225,7 @@ class RowGather:
                 views = self._files.ranges(shard, begins, np.full(len(part), self._row_bytes, np.int64))
                 for place, view in zip(part.tolist(), views, strict=True):
                     out[place] = np.frombuffer(view, np.uint8)
-        return out
+        return out.view(self._row).reshape(-1)
 
     def _mapped(self, shards: Sequence[int]) -> _Maps:
         """Maps that hold all these shards (no more than max_views of them)."""
@@ -236,6 +245,8 @@ class RowGather:
                 self._maps = maps = _Maps(len(self._edges) + 1)
                 self._map(maps, shards)
             self._maps = maps
+            if self._is_table and 0 in maps.views:
+                self._table = maps.views[0][: self.num_rows * self._row_bytes].view(self._row)
             return maps
 
     def _map(self, maps: _Maps, shards: Sequence[int]) -> None:

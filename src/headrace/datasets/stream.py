@@ -167,14 +167,15 @@ class StreamReader:
 class WindowBatch(Sequence[Any]):
     """A batch of windows over one array: a sequence of samples that are views, and `stacked()` for all at once."""
 
-    __slots__ = ("_format", "_rows")
+    __slots__ = ("_dtype", "_format", "_raw")
 
-    def __init__(self, rows: NDArray[Any], storage_format: Any) -> None:
-        self._rows = rows  # (batch, window) elements
+    def __init__(self, raw: NDArray[np.void], dtype: np.dtype[Any], storage_format: Any) -> None:
+        self._raw = raw  # (batch,) windows of bytes
+        self._dtype = dtype
         self._format = storage_format
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return len(self._raw)
 
     @overload
     def __getitem__(self, index: int) -> Any: ...
@@ -182,15 +183,19 @@ class WindowBatch(Sequence[Any]):
     def __getitem__(self, index: slice) -> "WindowBatch": ...
     def __getitem__(self, index: int | slice) -> Any:
         if isinstance(index, slice):
-            return WindowBatch(self._rows[index], self._format)
-        return self._format.unpack_rows(self._rows[index])
+            return WindowBatch(self._raw[index], self._dtype, self._format)
+        return self._format.unpack_rows(self._rows()[index])
 
     def __iter__(self) -> Iterator[Any]:
-        return map(self._format.unpack_rows, self._rows)
+        return map(self._format.unpack_rows, self._rows())
 
     def stacked(self) -> Any:
         """The samples as one: a dict of (batch, window, ...) arrays, or one array; as stored, sharing memory."""
-        return self._format.unpack_rows(self._rows)
+        return self._format.unpack_rows(self._rows())
+
+    def _rows(self) -> NDArray[Any]:
+        raw = self._raw
+        return raw.view(self._dtype).reshape(len(raw), raw.dtype.itemsize // self._dtype.itemsize)
 
 
 class StreamDataset:
@@ -257,14 +262,14 @@ class StreamDataset:
 
     def __getitems__(self, items: Sequence[int] | NDArray[np.int64]) -> Sequence[Any]:
         """The samples of a batch, in request order, repeats allowed; one gather however many shards they are in."""
-        gather = self._gather()
+        gather = self._rows or self._gather()
+        opened = self._opened
+        assert opened is not None  # _gather opened it
         numbers = np.asarray(items)
         if numbers.dtype != np.int64 or numbers.ndim != 1:
             numbers = _integers(numbers)
-        opened = self._opened
-        assert opened is not None  # _gather opened it
         if opened.unpack_rows:
-            return WindowBatch(gather.rows(numbers).view(opened.dtype), opened.storage_format)
+            return WindowBatch(gather.rows(numbers), opened.dtype, opened.storage_format)
         return [self._unpacked(int(number), gather, opened) for number in numbers]
 
     @property

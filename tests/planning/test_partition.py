@@ -85,6 +85,7 @@ def test_the_number_of_steps_is_a_quotient_rounded_down_or_up():
     assert steps_left(50, 48, 8, drop_last=True) == 0
     assert steps_left(50, 48, 8, drop_last=False) == 1
     assert steps_left(50, 56, 8, drop_last=False) == 0  # behind the end, as after a short last batch
+    assert steps_left(50, 500, 8, drop_last=False) == steps_left(50, 500, 8, drop_last=True) == 0
     assert steps_left(0, 0, 8, drop_last=False) == 0
     assert steps_left(2**62, 0, 1, drop_last=True) == 2**62
 

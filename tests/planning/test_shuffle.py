@@ -79,3 +79,7 @@ def test_the_last_epoch_that_ends_below_the_largest_integer_is_served_and_the_ne
         shuffled(np.array([3 * 2**61]), 2**62 - 1 - 2**60, 7)
     with pytest.raises(IndexError, match="does not end below"):
         shuffled(np.array([2**63], np.uint64), 10, 7)
+    # 2**63 + 1 is a multiple of 3: an epoch that ends one item too late.
+    assert int(shuffled(np.array([2**63 - 3]), 3, 7)[0]) == reference.shuffled(2**63 - 3, 3, 7)
+    with pytest.raises(IndexError, match="does not end below"):
+        shuffled(np.array([2**63 - 2]), 3, 7)

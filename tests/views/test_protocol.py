@@ -47,6 +47,7 @@ def test_type_and_length_describe_any_other():
 
 
 def test_items_of_a_plain_dataset_are_positions_modulo_its_length_as_python_integers():
+    assert fetch(Plain(), np.array([9, 10])) == [9, 0]
     got = fetch(Plain(), np.array([3, 13, 29]))
     assert got == [3, 3, 9]
     assert {type(item) for item in got} == {int}

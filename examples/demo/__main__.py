@@ -136,7 +136,8 @@ def report(tokens: Path, whole: Sequence[Step], result: Comparison, problems: Se
     console.print("\n[bold cyan]The interrupted run against the uninterrupted one[/]")
     console.print(table)
     if problems:
-        console.print("\n[bold red]They differ:[/]", *problems, sep="\n  ", markup=True)
+        more = [f"and {len(problems) - 5} more"] if len(problems) > 5 else []
+        console.print(f"\n[bold red]They differ in {len(problems)} places:[/]", *problems[:5], *more, sep="\n  ")
     else:
         console.print("\n[bold green]The same samples at every step, and the same losses.[/]")
 

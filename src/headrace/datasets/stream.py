@@ -154,7 +154,7 @@ class StreamReader:
             raise IndexError(f"element {index} is outside a stream of {opened.total_length} elements")
         if length < 0:
             raise IndexError(f"a window cannot have {length} elements")
-        data, lengths, shards = opened.gather(1, 1).elements(index, length)
+        data, lengths, shards = opened.elements.elements(index, length)
         return opened.storage_format.unpack(data.view(opened.dtype), lengths, shards)
 
     @property
@@ -194,8 +194,8 @@ class WindowBatch(Sequence[Any]):
         return self._format.unpack_rows(self._rows())
 
     def _rows(self) -> NDArray[Any]:
-        raw = self._raw
-        return raw.view(self._dtype).reshape(len(raw), raw.dtype.itemsize // self._dtype.itemsize)
+        raw, dtype = self._raw, self._dtype
+        return np.ndarray((len(raw), raw.dtype.itemsize // dtype.itemsize), dtype, raw)  # a view, in one call
 
 
 class StreamDataset:
@@ -327,6 +327,7 @@ class _Open:
         records = [shard.files[0] for shard in opened.manifest.shards]
         sizes = np.array([record.bytes for record in records], np.int64)
         self._files = ShardFiles(storage.reading_store, [record.name for record in records], sizes, opened.evidence)
+        self.elements = self.gather(1, 1)
 
     def gather(self, stride: int, row_elements: int) -> RowGather:
         return RowGather(self._files, self.lengths, self.dtype.itemsize, stride=stride, row_elements=row_elements)

@@ -14,12 +14,18 @@ from numpy.typing import NDArray
 
 __all__ = ["Stack", "stack"]
 
+_Cast = Callable[[NDArray[Any]], torch.Tensor]
+
 
 class Stack:
     """Samples of equal structure to one batch of that structure, with arrays and numbers stacked to tensors."""
 
     def __init__(self, dtype: torch.dtype | Mapping[str, torch.dtype] | None = None) -> None:
         self.dtype = dtype
+        self._casts: dict[tuple[str, np.dtype[Any]], _Cast] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"dtype": self.dtype, "_casts": {}}
 
     def __repr__(self) -> str:
         return "stack()" if self.dtype is None else f"stack(dtype={self.dtype})"
@@ -80,17 +86,24 @@ class Stack:
         return self.dtype if is_integer else None
 
     def _tensor(self, array: NDArray[Any], name: str) -> torch.Tensor:
-        kind = array.dtype.kind
-        target = self._target(name, is_integer=kind in "iu", is_floating=kind == "f")
-        numpy_target = None if target is None else _NUMPY.get(target)
-        if numpy_target is not None:
-            array = _converted(array, numpy_target, name)
-        flags = array.flags
-        if not (flags.c_contiguous and flags.writeable and array.dtype.isnative):
-            # One field of many lies strided in its records, which torch does not take; nor foreign byte order.
-            array = array.astype(array.dtype.newbyteorder("="), order="C")
-        tensor = torch.from_numpy(array)
-        return tensor if target is None or numpy_target is not None else tensor.to(target)
+        # What a field's type asks for is the same in every batch, and working it out costs more than a small batch.
+        key = (name, array.dtype)
+        cast = self._casts.get(key)
+        if cast is None:
+            cast = self._casts[key] = self._cast_of(array.dtype, name)
+        return cast(array)
+
+    def _cast_of(self, dtype: np.dtype[Any], name: str) -> "_Cast":
+        """What turns arrays of dtype into the tensors of field name."""
+        target = self._target(name, is_integer=dtype.kind in "iu", is_floating=dtype.kind == "f")
+        if target is None:
+            return _as_stored
+        numpy_target = _NUMPY.get(target)
+        if numpy_target is None:
+            return lambda array: _as_stored(array).to(target)
+        if dtype != numpy_target and np.can_cast(dtype, numpy_target):
+            return lambda array: torch.from_numpy(array.astype(numpy_target, order="C"))
+        return lambda array: _as_stored(_converted(array, numpy_target, name))
 
     def _cast(self, tensor: torch.Tensor, name: str) -> torch.Tensor:
         if self.dtype is None:
@@ -110,6 +123,14 @@ def stack(dtype: torch.dtype | Mapping[str, torch.dtype] | None = None) -> Calla
     names says it for each. An integer that the new type cannot hold is a ValueError. `collate_fn=None` is `stack()`.
     """
     return Stack(dtype)
+
+
+def _as_stored(array: NDArray[Any]) -> torch.Tensor:
+    flags = array.flags
+    if not (flags.c_contiguous and flags.writeable and array.dtype.isnative):
+        # One field of many lies strided in its records, which torch does not take; nor foreign byte order.
+        array = array.astype(array.dtype.newbyteorder("="), order="C")
+    return torch.from_numpy(array)
 
 
 def _stack_arrays(samples: Sequence[Any], name: str) -> NDArray[Any]:

@@ -116,13 +116,19 @@ def test_what_is_no_integer_is_refused_as_an_index(index, tmp_path):
         dataset.__getitems__([index])
 
 
-@pytest.mark.parametrize("index", [7, -8, 2**62, 2**63, -(2**63) - 1, 2**70, np.uint64(2**64 - 1), np.int64(-(2**63))])
-def test_any_number_outside_is_an_index_error(index, tmp_path):
-    dataset = StreamDataset(write(storage_at(tmp_path), ranges(30)), 4)
+FAR = [7, -8, 2**62, 2**63, -(2**63) - 1, 2**70, np.uint64(2**64 - 1), np.int64(-(2**63))]
+# Times the 8 bytes of a window, and added to the mark of "not mapped", these wrap around to small addresses.
+WRAPPING = [2**59 + 100, 2**59 - 2**61 + 100]
+
+
+@pytest.mark.parametrize("layout", [(30,), (15, 15)])
+@pytest.mark.parametrize("index", [*FAR, *WRAPPING])
+def test_any_number_outside_is_an_index_error(index, layout, tmp_path):
+    dataset = StreamDataset(write(storage_at(tmp_path), ranges(*layout)), 4)
     dataset[:]  # mapped, so that the fast path answers
     with pytest.raises(IndexError, match="outside a dataset of 7 windows"):
         dataset[index]
-    if abs(int(index)) < 2**63:
+    if -(2**63) <= int(index) < 2**63:
         with pytest.raises(IndexError):
             dataset.__getitems__(np.array([0, index]))
 

@@ -19,7 +19,7 @@ import xxhash
 
 from headrace.datasets.ledger import ATTEMPTS, LEASES, Ledger, receipt_path, shard_file
 from headrace.datasets.publication import Publication
-from headrace.errors import LeaseLostError, NotFoundError
+from headrace.errors import LeaseLostError, NotFoundError, WriteError
 from headrace.manifest import VERSION, FileRecord, JsonType, Receipt
 from headrace.store import ByteWriter, Lease, Store, acquire, attempt_id, is_dead
 
@@ -61,11 +61,13 @@ class AttemptFile:
         self._digest = xxhash.xxh3_128()
         self._num_bytes = 0
         self._buffer = bytearray()
+        self._is_broken = False
         self._writer: ByteWriter | None = store.open_writer(path)
         open_files.use(self)
 
     def append(self, data: memoryview) -> None:
         """Append data (single bytes); it may be changed by the caller afterwards."""
+        self._check_whole()
         buffer = self._buffer
         buffer += data
         if len(buffer) >= BUFFER_BYTES:
@@ -91,15 +93,22 @@ class AttemptFile:
             writer.close()
 
     def _flush(self) -> ByteWriter:
+        self._check_whole()
         if self._writer is None:
             self._writer = self._store.open_writer(self.path, append=True)
         self._open_files.use(self)
         if self._buffer:
-            self._digest.update(self._buffer)
-            self._num_bytes += len(self._buffer)
-            self._writer.write(self._buffer)
-            self._buffer = bytearray()
+            buffer, self._buffer = self._buffer, bytearray()
+            self._is_broken = True  # until all of it is written: after an error nobody knows how much of it was
+            self._writer.write(buffer)
+            self._is_broken = False
+            self._digest.update(buffer)
+            self._num_bytes += len(buffer)
         return self._writer
+
+    def _check_whole(self) -> None:
+        if self._is_broken:
+            raise WriteError(f"{self.name}: an earlier write failed, so this shard cannot be committed; write it again")
 
 
 class ShardAttempt:

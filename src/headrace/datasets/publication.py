@@ -112,10 +112,14 @@ class Publication:
                 self._lease(name, f"shard {name}").release()
 
     def refuse_while_publishing(self) -> None:
-        """Raise ShardOwnedError while a living process publishes or withdraws, PublishedError once it has published."""
+        """Wait for a living process that publishes or withdraws; PublishedError once it has published.
+
+        ShardOwnedError when it takes long: it may be stopped.
+        """
         holder = holder_of(self._store, LEASES, DATASET)
         if holder is not None and not is_dead(holder["attempt"]):
-            self._lease(DATASET, "the dataset").release()  # raises with the holder, unless it is done by now
+            with self._dataset_lease():
+                pass
         if self._ledger.is_published():
             raise PublishedError(self._ledger.where)
 

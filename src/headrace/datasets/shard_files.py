@@ -9,8 +9,8 @@ and a batch is one NumPy indexing over the process's own memory:
     memory[addresses]   row      row       row                     one gather, a memcpy a row
 
 `origin` is negative for what has no single address: shards not mapped yet, windows that run from one shard into the
-next, numbers outside the dataset. NumPy refuses a negative address, and the batch takes the slow path, which maps, joins
-or refuses. Windows side by side in a single shard are rows of a table, and need no addresses.
+next, numbers outside the dataset. NumPy refuses a negative address, and the batch takes the slow path, which maps,
+joins or refuses. Windows side by side in a single shard are rows of a table, and need no addresses.
 So every address that is read was computed from a live map and an item whose bytes lie inside it.
 
 Stores that cannot map (object stores) are read by ranges instead, one request a shard.
@@ -132,6 +132,7 @@ class RowGather:
         self._starts = self._ends - lengths
         total = int(self._ends[-1]) if len(lengths) else 0
         self.num_rows = 0 if total < row_elements else (total - row_elements) // stride + 1
+        self._num_rows = np.uint64(self.num_rows)
         # Rows that lie in one shard: first[k] <= row < last[k] for shard k. Segment 2k+1 of the edges below.
         first = -(-self._starts // stride)
         last = np.maximum(first, (self._ends - row_elements) // stride + 1)
@@ -159,8 +160,10 @@ class RowGather:
             if self._table is not None:
                 return self._table.take(items)
             maps = self._maps  # held while its addresses are in use: another thread may replace it
-            addresses = maps.origins.take(self._edges.searchsorted(items, "right"))
-            addresses += items * self._step_bytes
+            # Numbers outside become num_rows, which has no address: far outside, the product below would wrap into one.
+            inside = np.minimum(items.view(np.uint64), self._num_rows).view(np.int64)
+            addresses = maps.origins.take(self._edges.searchsorted(inside, "right"))
+            addresses += inside * self._step_bytes
             return self._memory[addresses]
         except IndexError:  # a negative address is an index that no array has
             return self._slow_rows(items)

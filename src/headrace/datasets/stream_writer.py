@@ -61,10 +61,11 @@ class StreamWriter:
 
         When one cannot be committed its error is raised and the ones after it are abandoned; those before it stand.
         """
+        if self._process is not None:
+            self._check_open()  # before the lock too: at the fork, a thread of the parent may have held it
         with self._lock:
             if self._process is None:
                 return
-            self._check_open()
             self._process = None
             try:
                 while self._shards:
@@ -96,6 +97,7 @@ class StreamWriter:
 
     def start(self, shard: int) -> None:
         """Own the shard without appending anything: closing then commits an empty shard."""
+        self._check_open()
         with self._lock:
             self._check_open()
             self._file(shard)
@@ -103,6 +105,7 @@ class StreamWriter:
     def append(self, shard: int, data: Any) -> None:
         """Append one record, packed by the format. A record that does not fit is refused and leaves nothing behind."""
         elements = stored_elements(self._format.pack(data), self._disk)
+        self._check_open()
         with self._lock:
             self._check_open()
             file = self._file(shard)

@@ -60,18 +60,25 @@ class AttemptFile:
         self._open_files = open_files
         self._digest = xxhash.xxh3_128()
         self._num_bytes = 0
-        self._buffer = bytearray()
+        self._buffer: memoryview | None = None  # BUFFER_BYTES while the file is open and has been appended to
+        self._filled = 0
         self._is_broken = False
         self._writer: ByteWriter | None = store.open_writer(path)
         open_files.use(self)
 
     def append(self, data: memoryview) -> None:
         """Append data (single bytes); it may be changed by the caller afterwards."""
-        self._check_whole()
-        buffer = self._buffer
-        buffer += data
-        if len(buffer) >= BUFFER_BYTES:
+        end = self._filled + len(data)
+        if self._buffer is None or end > BUFFER_BYTES:
             self._flush()
+            end = len(data)
+            if end > BUFFER_BYTES:
+                self._write(data)
+                return
+            if self._buffer is None:
+                self._buffer = memoryview(bytearray(BUFFER_BYTES))
+        self._buffer[self._filled : end] = data
+        self._filled = end
 
     def put_aside(self) -> None:
         """Write what is buffered and close the file; the next append opens it again."""
@@ -88,6 +95,7 @@ class AttemptFile:
     def close(self) -> None:
         """Close without syncing. Twice is harmless."""
         self._open_files.drop(self)
+        self._buffer = None
         writer, self._writer = self._writer, None
         if writer is not None:
             writer.close()
@@ -97,14 +105,18 @@ class AttemptFile:
         if self._writer is None:
             self._writer = self._store.open_writer(self.path, append=True)
         self._open_files.use(self)
-        if self._buffer:
-            buffer, self._buffer = self._buffer, bytearray()
-            self._is_broken = True  # until all of it is written: after an error nobody knows how much of it was
-            self._writer.write(buffer)
-            self._is_broken = False
-            self._digest.update(buffer)
-            self._num_bytes += len(buffer)
+        if self._buffer is not None and self._filled:
+            filled, self._filled = self._filled, 0
+            self._write(self._buffer[:filled])
         return self._writer
+
+    def _write(self, data: memoryview) -> None:
+        assert self._writer is not None  # _flush() came before
+        self._is_broken = True  # until all of it is written: after an error nobody knows how much of it was
+        self._writer.write(data)
+        self._is_broken = False
+        self._digest.update(data)
+        self._num_bytes += len(data)
 
     def _check_whole(self) -> None:
         if self._is_broken:

@@ -96,6 +96,28 @@ def test_epochs_and_neighbouring_seeds_are_unrelated(n):
     assert abs(correlations([(epochs[k + 1], seeds[k]) for k in range(count)]).mean()) < 4 / math.sqrt(n * count) * 1.2
 
 
+@pytest.mark.parametrize(("n", "count"), [(10**4, 40), (10**6, 2)])
+def test_in_large_domains_neighbours_epochs_and_seeds_are_unrelated_too(n, count):
+    numbers = np.arange(n)
+    variance = (n * n - 1) / 12
+
+    def z(one, other):  # each is about normal with deviation 1
+        return float((one * other).mean() / variance * math.sqrt(len(one)))
+
+    def order(seed, epoch):
+        return (shuffled(numbers + epoch * n, n, seed) % n) - (n - 1) / 2
+
+    neighbours, epochs, seeds = [], [], []
+    for k in range(count):
+        one = order(k, 1)
+        neighbours += [z(one[lag:], one[:-lag]) for lag in (1, 2, 7)]
+        epochs.append(z(one, order(k, 2)))
+        seeds += [z(one, order(k + 1, 1)), z(one, order(k + 1, 0))]  # the second is what added seeds would share
+    for found in (neighbours, epochs, seeds):
+        assert max(map(abs, found)) < 4.5
+        assert abs(sum(found)) < 4 * math.sqrt(len(found))
+
+
 @pytest.mark.parametrize("n", [10**6, 10**12, 2**62 - 1])
 def test_a_run_of_positions_is_spread_over_all_items_in_high_digits_low_digits_and_steps(n):
     count = 1 << 14

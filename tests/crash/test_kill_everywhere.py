@@ -6,6 +6,7 @@ for byte, what an undisturbed run gives, and nothing else lies in it.
 
 import collections
 import os
+import random
 import shutil
 from pathlib import Path
 
@@ -63,6 +64,7 @@ class Scene:
         self.reset()
         outcome = runner.run(self.again, self.folder)
         assert outcome["code"] == 0, outcome["error"]
+        self.num_calls = sum(outcome["kinds"].values())
         self.expected = data_of(self.folder)
         self.whole = [joined(workloads.NEW), *([joined(workloads.OLD), joined(workloads.OLD[:2])] if before else [])]
 
@@ -106,6 +108,7 @@ COMMANDS = {
     "a writer of two shards, then publish()": {"work": "write_and_publish"},
     "a writer over two unpublished shards": {"work": "write", "before": ["write_old_unpublished"]},
     "overwrite=True over three published shards": {"work": "overwrite", "before": ["write_old"]},
+    "overwrite=True over three files of GuideLoom's": {"work": "overwrite", "before": ["write_old_foreign"]},
     "publish()": {"work": "publish", "before": ["write"]},
 }
 
@@ -122,6 +125,29 @@ def test_a_run_killed_in_the_middle_of_any_write_leaves_nothing_half_done(comman
     scene = Scene(runner, tmp_path, **COMMANDS[command])
     kinds = sum((scene.die_everywhere(part, half=True) for part in range(PARTS)), collections.Counter())
     record(record_property, f"{command}, half a write", kinds)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_run_killed_and_killed_again_while_it_goes_on_leaves_nothing_half_done(
+    command, runner, tmp_path, record_property
+):
+    scene = Scene(runner, tmp_path, **COMMANDS[command])
+    draw, kinds = random.Random(command), collections.Counter()
+    for _ in range(max(1, 15 // STRIDE)):
+        scene.reset()
+        places = []
+        while True:  # until a run survives
+            outcome = scene.runner.run(scene.work, scene.folder, draw.randint(1, 2 * scene.num_calls))
+            if outcome["fired"] is None:
+                break
+            places.append(f"{outcome['fired']} {sum(outcome['kinds'].values())}")
+            kinds[outcome["fired"]] += 1
+            seen = tokens_of(scene.folder)
+            assert seen is None or seen in scene.whole, f"killed at {places}: a reader sees {seen}"
+        assert outcome["code"] == 0, f"killed at {places}, and then the next run failed:\n{outcome['error']}"
+        assert data_of(scene.folder) == scene.expected, places
+        assert leftovers(scene.folder) == [], places
+    record(record_property, f"{command}, again and again", kinds)
 
 
 PREPARATIONS = {

@@ -1,5 +1,7 @@
 """What is killed: functions of a directory, run in processes that the preloaded library counts."""
 
+import os
+
 import numpy as np
 
 from headrace.datasets import StreamStorage
@@ -80,6 +82,14 @@ def write_old(folder):
     """The older version, published."""
     write_shards(folder, OLD)
     storage_at(folder).publish()
+
+
+def write_old_foreign(folder):
+    """The older version as GuideLoom leaves it: files alone."""
+    os.mkdir(folder)
+    for shard, tokens in enumerate(OLD):
+        with open(f"{folder}/{shard:07d}.in_band.bin", "wb") as file:
+            file.write(np.array(tokens, "<u2").tobytes())
 
 
 def write_old_unpublished(folder):

@@ -117,7 +117,7 @@ def overwrite_own_shard(folder, barrier, offset_s, shard):
 
 def test_parallel_writers_that_all_say_overwrite_share_one_new_generation(tmp_path):
     draw = random.Random(9)
-    for repeat in range(25):
+    for repeat in range(10):
         folder = tmp_path / str(repeat)
         write(fast_storage_at(folder), ranges(3, 3, 3, 3, 3), publish=True)
         barrier = FORK.Barrier(3)

@@ -98,6 +98,7 @@ class BatchSource:
             self._workers = WorkerPool(
                 self._make,
                 sampler,
+                plan.rank,
                 num_workers=parallel.num_workers,
                 prefetch_factor=-(-parallel.prefetch // parallel.num_workers) or None,
                 multiprocessing_context=parallel.multiprocessing_context,

@@ -11,13 +11,14 @@ from itertools import islice
 from typing import Any
 
 import numpy as np
+import torch
 import torch.utils.data
 from torch.utils.data._utils import signal_handling
 
 from headrace.errors import WorkerError
 from headrace.loading.batches import BatchMaker, named_items
 from headrace.loading.sampler import ElasticBatchSampler
-from headrace.planning import Cursor
+from headrace.planning import Cursor, derive_seed
 
 __all__ = ["Failure", "WorkerDataset", "WorkerPool"]
 
@@ -56,17 +57,22 @@ class WorkerDataset(torch.utils.data.Dataset[Any]):
 class WorkerPool:
     """torch's DataLoader over a BatchMaker and a sampler; options are torch's."""
 
-    def __init__(self, make: BatchMaker, sampler: ElasticBatchSampler, **options: Any) -> None:
+    def __init__(self, make: BatchMaker, sampler: ElasticBatchSampler, rank: int, **options: Any) -> None:
         self._sampler = sampler
+        self._rank = rank
+        # torch draws the seed of its workers from the process's generator, and so changes what a model draws next.
+        self._generator = torch.Generator()
         self._num_workers: int = options["num_workers"]
         self._keep: bool = options["persistent_workers"]
         self._loader: Any = torch.utils.data.DataLoader(
-            WorkerDataset(make), batch_sampler=sampler, collate_fn=_as_is, **options
+            WorkerDataset(make), batch_sampler=sampler, collate_fn=_as_is, generator=self._generator, **options
         )
 
     def batches(self, start: Cursor) -> Iterator[Any]:
         """The batches from start to the end of its epoch. WorkerError when a worker fails, dies or is too slow."""
         self._sampler.begin_at(start)
+        seed = derive_seed(torch.initial_seed(), "workers", self._rank, start.epoch, start.position)
+        self._generator.manual_seed(seed)
         try:
             iterator: Any = iter(self._loader)
         except Exception as error:

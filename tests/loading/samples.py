@@ -1,5 +1,6 @@
 """Small map-style datasets, and what a loader gave out of them. At module level, so that workers can unpickle them."""
 
+import itertools
 import os
 import signal
 import threading
@@ -166,6 +167,17 @@ def take(loader, steps):
             if len(got) == steps:
                 break
     return got
+
+
+def drain(batches, got):
+    """Append the ids of each batch to got, which keeps them when it ends in an error."""
+    for batch in batches:
+        got.append(numbers(batch))
+
+
+def flat(batches):
+    """The ids of all batches in one list."""
+    return list(itertools.chain.from_iterable(batches))
 
 
 def together(batches_of_ranks):

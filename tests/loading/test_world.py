@@ -57,7 +57,7 @@ dist.destroy_process_group()
 def test_half_of_the_environment_is_refused(monkeypatch, given):
     for name, value in given.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(OrderError, match="RANK=.*WORLD_SIZE=.*both or neither"):
+    with pytest.raises(OrderError, match=r"RANK=.*WORLD_SIZE=.*both or neither"):
         resolve_world()
 
 
@@ -77,7 +77,7 @@ def test_nonsense_in_the_environment_is_refused_with_what_was_found(monkeypatch,
 @pytest.mark.parametrize(("rank", "world_size"), [(0, 0), (0, -1), (4, 4), (-1, 4)])
 @pytest.mark.parametrize("kind", [StatefulDataLoader, ElasticBatchSampler])
 def test_nonsense_in_the_arguments_is_refused_at_once(rank, world_size, kind):
-    with pytest.raises(ValueError, match="rank=|world_size="):
+    with pytest.raises(ValueError, match=r"rank=|world_size="):
         kind(Numbers(16), global_batch_size=4, rank=rank, world_size=world_size)
 
 

@@ -8,6 +8,7 @@ import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from multiprocessing.connection import wait
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,8 @@ from headrace.loading.sampler import ElasticBatchSampler
 from headrace.planning import Cursor, derive_seed
 
 __all__ = ["Failure", "WorkerDataset", "WorkerPool"]
+
+_DEATH_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -87,9 +90,13 @@ class WorkerPool:
                     batch = next(iterator)
                 except StopIteration:
                     return
-                except RuntimeError as error:
+                except Exception as error:
                     keep = False
-                    raise self._explained(error, iterator, start, received) from error
+                    try:
+                        explained = self._explained(error, iterator, start, received)
+                    except RuntimeError as interruption:  # torch's signal handler tells of a death once, anywhere
+                        explained = self._explained(interruption, iterator, start, received)
+                    raise explained from error
                 if isinstance(batch, Failure):
                     raise batch.error()
                 received += 1
@@ -106,22 +113,28 @@ class WorkerPool:
             if running is not None:
                 running._shutdown_workers()
 
-    def _explained(self, error: RuntimeError, iterator: Any, start: Cursor, received: int) -> WorkerError:
+    def _explained(self, error: Exception, iterator: Any, start: Cursor, received: int) -> WorkerError:
         """torch's error with the worker's number and process, and the samples it was at."""
         processes = list(iterator._workers)
+        # Whatever happens to the workers from here on is no news.
+        signal_handling._remove_worker_pids(id(iterator))  # type: ignore[attr-defined]
+        iterator._worker_pids_set = False
+        timed_out = "timed out" in str(error)
+        if not timed_out:
+            # A connection breaks a moment before the death of who held its other end can be seen.
+            wait([process.sentinel for process in processes], timeout=_DEATH_S)
         dead = [number for number, process in enumerate(processes) if process.exitcode is not None]
         # torch deals the batches to the workers in turn, so the one that is awaited tells whose it is.
         number = dead[0] if dead else received % self._num_workers
         step = received + (number - received) % self._num_workers
-        lists = self._sampler.lists_from(start)
-        items = next(islice(lists, step, None), [])
+        items = next(islice(self._sampler.lists_from(start), step, None), [])
         if not dead:
-            # It may never return. torch would wait for it, and would take its end for an accident.
-            signal_handling._remove_worker_pids(id(iterator))  # type: ignore[attr-defined]
-            iterator._worker_pids_set = False
+            # It may never return, and torch would wait for it.
             for process in processes:
                 process.kill()
         how = f"died (exit code {processes[number].exitcode})" if dead else "gave no batch in time"
+        if not dead and not timed_out:
+            how = f"failed ({type(error).__name__})"
         return WorkerError(
             f"loader worker {number} (process {processes[number].pid}) {how}: {error}\n"
             f"while loading samples {named_items(items)}, or those it was given after them"

@@ -1,0 +1,266 @@
+"""Worker processes: every start method, and workers that raise, die or never return."""
+
+import itertools
+import multiprocessing
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from headrace import StreamNumpyFormat, StreamStorage, stack
+from headrace.errors import WorkerError
+from loading.samples import Arrays, Broken, Numbers, drain, epoch, hurried, make
+from preparation.processes import alive, start
+
+METHODS = ["fork", "spawn", "forkserver"]
+
+
+def by_processes(dataset, method="fork", num_workers=2, **options):
+    return make(
+        dataset,
+        num_workers=num_workers,
+        parallel_method="process",
+        multiprocessing_context=method,
+        **{"local_batch_size": 4, **options},
+    )
+
+
+@pytest.fixture(autouse=True)
+def nobody_stays():
+    yield
+    assert multiprocessing.active_children() == []
+
+
+@pytest.fixture(scope="module")
+def storage(tmp_path_factory):
+    storage = StreamStorage(tmp_path_factory.mktemp("tokens"), StreamNumpyFormat([("tokens", "<u2")]))
+    with storage.sync_writer() as writer:
+        for shard in range(3):
+            writer.append(shard, {"tokens": np.arange(96) + 96 * shard})
+    return storage
+
+
+def used(dataset, how):
+    """The dataset after it was used here, so that handles of this process are open in it."""
+    match how:
+        case "read":
+            dataset[0]
+        case "len":
+            len(dataset)
+        case "epoch":
+            list(make(dataset))
+    return dataset
+
+
+def check_cell(storage, method, num_workers, before):
+    expected = [batch["tokens"].tolist() for batch in make(storage.dataset(8), local_batch_size=4, shuffle=True)]
+    loader = by_processes(used(storage.dataset(8), before), method, num_workers, shuffle=True)
+    with loader:
+        iterator = iter(loader)
+        first = hurried(10, lambda: next(iterator))
+        assert [first["tokens"].tolist(), *(batch["tokens"].tolist() for batch in iterator)] == expected
+
+
+@pytest.fixture
+def busy_threads():
+    over = threading.Event()
+
+    def spin():
+        while not over.wait(0.0005):
+            sum(range(2000))
+
+    threads = [threading.Thread(target=spin) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    yield
+    over.set()
+    for thread in threads:
+        thread.join()
+
+
+# A process that starts as spawn does imports torch, which takes seconds; the quick run has one of them.
+QUICK = [*itertools.product(["fork"], [0, 1, 2], ["nothing", "read", "len", "epoch"]), ("spawn", 1, "epoch")]
+GRID = [*itertools.product(METHODS, [0, 1, 2], ["nothing", "read", "len", "epoch"])]
+
+
+@pytest.mark.parametrize(("method", "num_workers", "before"), QUICK)
+def test_every_start_method_gives_the_same_data_whatever_was_used_before(
+    storage, busy_threads, method, num_workers, before
+):
+    check_cell(storage, method, num_workers, before)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("method", "num_workers", "before"), [cell for cell in GRID if cell not in QUICK])
+def test_every_start_method_gives_the_same_data_in_the_rest_of_the_grid(
+    storage, busy_threads, method, num_workers, before
+):
+    check_cell(storage, method, num_workers, before)
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_workers_are_kept_from_epoch_to_epoch_only_where_asked(keep):
+    loader = by_processes(Numbers(16), persistent_workers=keep)
+    expected = epoch(make(16, local_batch_size=4))
+    seen = []
+    for _ in range(3):
+        iterator = iter(loader)
+        first = next(iterator)
+        seen.append({child.pid for child in multiprocessing.active_children()})
+        assert [first["id"].tolist(), *(batch["id"].tolist() for batch in iterator)] == expected
+        assert len(multiprocessing.active_children()) == (2 if keep else 0)
+    assert len(seen[0]) == 2
+    assert (seen[0] == seen[2]) == keep
+    loader.close()
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_a_broken_loop_leaves_no_batch_of_its_own_to_the_next(keep):
+    loader = by_processes(Numbers(400), persistent_workers=keep, shuffle=True, prefetch=8)
+    expected = epoch(make(400, local_batch_size=4, shuffle=True))
+    for stop in (1, 7):
+        for _, _ in zip(range(stop), loader, strict=False):
+            pass
+    assert epoch(loader) == expected
+    loader.close()
+
+
+def test_a_rank_without_rows_gets_an_empty_batch_from_workers_too():
+    loader = by_processes(Arrays(10), local_batch_size=None, global_batch_size=9, rank=2, world_size=3, drop_last=False)
+    last = list(loader)[-1]
+    assert (tuple(last["tokens"].shape), last["name"]) == ((0, 5), [])
+
+
+@pytest.mark.parametrize("keep", [False, True])
+@pytest.mark.parametrize(
+    ("how", "kind", "text"),
+    [
+        ("value", "ValueError", "bad sample"),
+        ("two-part", "TwoPartError", "left and right"),
+        ("unpicklable", "LocalError", "made here"),
+    ],
+)
+def test_whatever_a_sample_raises_arrives_with_type_text_samples_and_traceback(how, kind, text, keep):
+    loader, got = by_processes(Broken(40, 7, how), persistent_workers=keep), []
+    with pytest.raises(WorkerError) as failed:
+        drain(loader, got)
+    message = str(failed.value)
+    assert got == [[0, 1, 2, 3]]
+    assert message.startswith(f"{kind}: {text}\nwhile loading samples 4, 5, 6, 7\n")
+    assert "Traceback (most recent call last)" in message
+    assert "in misbehave" in message
+    assert loader.state_dict()["position"] == 4
+    loader.close()
+
+
+# torch tells of a death by an exception from its signal handler, which may strike where Python can only print it.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("keep", [False, True])
+@pytest.mark.parametrize("timeout_s", [None, 30])
+@pytest.mark.parametrize(("how", "code"), [("kill", -9), ("exit", 3)])
+def test_a_worker_that_dies_is_named_with_its_samples(how, code, keep, timeout_s):
+    loader = by_processes(Broken(40, 7, how), persistent_workers=keep, timeout_s=timeout_s)
+    with pytest.raises(WorkerError) as failed:
+        hurried(20, lambda: drain(loader, []))
+    message = str(failed.value)
+    assert "loader worker 1 (process " in message
+    assert f"died (exit code {code})" in message
+    assert "while loading samples 4, 5, 6, 7," in message
+    assert multiprocessing.active_children() == []
+    loader.close()
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_a_worker_that_never_returns_is_named_in_time_and_ended(keep):
+    loader, got = by_processes(Broken(40, 7, "sleep"), persistent_workers=keep, timeout_s=0.5), []
+    begin = time.perf_counter()
+    with pytest.raises(WorkerError, match=r"loader worker 1 \(process \d+\) gave no batch in time: .*0.5 seconds"):
+        drain(loader, got)
+    assert time.perf_counter() - begin < 4
+    assert got == [[0, 1, 2, 3]]
+    assert multiprocessing.active_children() == []
+    loader.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+@pytest.mark.parametrize("how", ["value", "two-part", "unpicklable", "kill", "sleep"])
+def test_failures_are_told_alike_under_the_other_start_methods(method, how):
+    loader = by_processes(Broken(40, 7, how), method, timeout_s=30 if how != "sleep" else 8)
+    with pytest.raises(WorkerError, match=r"while loading samples 4, 5, 6, 7"):
+        drain(loader, [])
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("keep", [False, True])
+@pytest.mark.parametrize("how", ["value", "kill", "sleep"])
+def test_after_a_failure_the_loader_goes_on_with_new_workers(how, keep, tmp_path):
+    mark = tmp_path / "mended"
+    loader = by_processes(Broken(40, 7, how, str(mark)), persistent_workers=keep, timeout_s=2)
+    with pytest.raises(WorkerError):
+        drain(loader, [])
+    mark.touch()
+    expected = epoch(make(40, local_batch_size=4))
+    assert [epoch(loader), epoch(loader)] == [expected, expected]
+    loader.close()
+
+
+@pytest.mark.filterwarnings("ignore:Got pickle error")
+def test_what_cannot_be_sent_to_a_worker_is_refused_with_a_hint():
+    loader = by_processes(Numbers(16), "spawn", collate_fn=lambda samples: samples)
+    with pytest.raises(WorkerError, match=r"could not be started .*picklable unless the start method is fork"):
+        next(iter(loader))
+
+
+def test_collate_functions_with_a_type_travel(storage):
+    import torch
+
+    loader = by_processes(storage.dataset(8), collate_fn=stack(dtype=torch.int64))
+    assert {batch["tokens"].dtype for batch in loader} == {torch.int64}
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        "pass",
+        *(
+            pytest.param(end, marks=pytest.mark.slow)
+            for end in ("loader.close()", "raise SystemExit(0)", "list(iterator)", "del loader, iterator")
+        ),
+    ],
+)
+def test_a_process_can_exit_at_any_time_and_leaves_no_child(tmp_path, end):
+    script = f"""
+from loading.samples import Numbers, make
+workers = dict(num_workers=2, parallel_method="process", multiprocessing_context="fork")
+loaders = [make(Numbers(4000), persistent_workers=keep, **workers) for keep in (False, True)]
+for loader in loaders:
+    iterator = iter(loader)
+    next(iterator)
+del loaders
+print("ready", flush=True)
+{end}
+"""
+    process = start(tmp_path, script)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out, err) == (0, "ready\n", "")
+    assert alive(process.pid) == []
+
+
+@pytest.mark.parametrize("how", ["kill", *(pytest.param(how, marks=pytest.mark.slow) for how in ("two-part", "sleep"))])
+def test_after_a_worker_failed_the_process_exits_and_leaves_no_child(tmp_path, how):
+    script = f"""
+from loading.samples import Broken, make
+loader = make(
+    Broken(40, 7, {how!r}), num_workers=2, parallel_method="process", multiprocessing_context="fork", timeout_s=2,
+    persistent_workers=True,
+)
+for batch in loader:
+    pass
+"""
+    process = start(tmp_path, script)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "WorkerError" in err
+    assert alive(process.pid) == []

@@ -40,5 +40,30 @@ distributed: setup  ## torchrun with 4, then 2, then 3 ranks
 slow: setup      ## the slow tests that belong to no suite of their own
 	$(BIN)/python -m pytest -m "slow and not crash and not distributed and not interop" --timeout=900
 
+# The peers live in environments of their own; GuideLoom needs Python 3.13. Without one, what needs it is skipped aloud.
+GUIDELOOM := .venv-guideloom/.ready
+PYTHON313 ?=
+
+$(GUIDELOOM):
+	@mkdir -p $(@D)
+	@for python in $(PYTHON313) python3.13 $(wildcard $(HOME)/.pyenv/versions/3.13.*/bin/python); do \
+	  if $$python -c 'import sys; sys.exit(sys.version_info[:2] != (3, 13))' 2>/dev/null; then \
+	    $$python -m venv $(@D) && $(@D)/bin/pip install --quiet --disable-pip-version-check 'guideloom==1.1.0' numpy && break; \
+	  fi; \
+	done
+	@test -x $(@D)/bin/python || echo "no Python 3.13 found (name one with PYTHON313=...): GuideLoom is left out"
+	@touch $@
+
+interop: setup $(GUIDELOOM)  ## against the real peers: GuideLoom reads ours, we read its
+	HEADRACE_GUIDELOOM_PYTHON=$(CURDIR)/.venv-guideloom/bin/python $(BIN)/python -m pytest tests/interop -m interop -rs
+
+bench: setup $(GUIDELOOM)    ## every claim of speed, interleaved with what it is compared to
+	$(BIN)/python -m benchmarks.gather --check
+	$(BIN)/python -m benchmarks.loader --check $(if $(wildcard .venv-guideloom/bin/python),--guideloom .venv-guideloom/bin/python)
+	$(BIN)/python -m benchmarks.writing --check $(if $(wildcard .venv-guideloom/bin/python),--guideloom .venv-guideloom/bin/python)
+
+docs: setup      ## every block and link of README and docs
+	$(BIN)/python -m pytest tests/docs
+
 clean:           ## remove what the targets made
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+	rm -rf $(VENV) .venv-guideloom .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist

@@ -9,13 +9,23 @@ same bytes. np.take has what no dataset has: a single array, a known length, and
 import argparse
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from benchmarks.measure import WINDOW, Bound, conclude, describe_machine, interleaved, make_tokens, ratios, timed
-from benchmarks.measure import print_table
-from headrace import LocalStore, StreamArrayFormat, StreamDataset, StreamStorage
+from benchmarks.measure import (
+    WINDOW,
+    Bound,
+    conclude,
+    describe_machine,
+    interleaved,
+    make_tokens,
+    print_table,
+    ratios,
+    timed,
+)
+from headrace import LocalStore, StreamArrayFormat, StreamDataset, StreamStorage, WindowBatch
 
 LEAST = {(1, 8): 0.6, (8, 8): 0.35, (1, 128): 0.6, (8, 128): 0.6}  # (shards, rows a batch) -> ratio
 
@@ -28,6 +38,20 @@ def write(folder: Path, tokens: np.ndarray, num_shards: int) -> StreamDataset:
             writer.append(shard, part.reshape(-1))
     storage.publish()
     return StreamDataset(StreamStorage(folder), WINDOW)
+
+
+def take(table: np.ndarray, batches: np.ndarray, buffer: np.ndarray) -> int:
+    """Every batch of the table into the same buffer; returns the number of batches."""
+    for batch in batches:
+        np.take(table, batch, axis=0, out=buffer, mode="clip")
+    return len(batches)
+
+
+def gather(dataset: StreamDataset, batches: np.ndarray) -> int:
+    """Every batch of the dataset; returns the number of batches."""
+    for batch in batches:
+        dataset.__getitems__(batch)
+    return len(batches)
 
 
 def main() -> int:
@@ -45,26 +69,17 @@ def main() -> int:
         order = np.random.default_rng(2).permutation(options.windows)
         for dataset in datasets.values():  # also brings every page in
             sample = order[:256]
-            assert np.array_equal(dataset.__getitems__(sample).stacked(), table[sample])
+            batch = dataset.__getitems__(sample)
+            assert isinstance(batch, WindowBatch)
+            assert np.array_equal(batch.stacked(), table[sample])
         for rows in (8, 128):
             batches = order[: len(order) // rows * rows].reshape(-1, rows)
             buffer = np.empty((rows, WINDOW), np.uint16)
 
-            def take(batches=batches, buffer=buffer) -> int:
-                for batch in batches:
-                    np.take(table, batch, axis=0, out=buffer, mode="clip")
-                return len(batches)
-
-            def gather(shards: int, batches=batches) -> int:
-                getitems = datasets[shards].__getitems__
-                for batch in batches:
-                    getitems(batch)
-                return len(batches)
-
             sides = {
-                "np.take into a reused buffer": lambda take=take: timed(take),
-                "one shard": lambda gather=gather: timed(lambda: gather(1)),
-                "eight shards": lambda gather=gather: timed(lambda: gather(8)),
+                "np.take into a reused buffer": partial(timed, partial(take, table, batches, buffer)),
+                "one shard": partial(timed, partial(gather, datasets[1], batches)),
+                "eight shards": partial(timed, partial(gather, datasets[8], batches)),
             }
             seconds = interleaved(sides)
             against = ratios(seconds, "np.take into a reused buffer")

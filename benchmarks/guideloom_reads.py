@@ -1,6 +1,6 @@
 """Runs in GuideLoom's own interpreter: its best setting and np.take over the same file, in turn; prints JSON.
 
-    python guideloom_reads.py DIRECTORY ROUNDS
+python guideloom_reads.py DIRECTORY ROUNDS
 """
 
 import json
@@ -21,10 +21,10 @@ class Plain:
 
     stream_dtype = np.dtype("<u2")
 
-    def pack(self, data):
+    def pack(self, data: np.ndarray) -> np.ndarray:
         return data
 
-    def unpack(self, stream, shard_lengths, shards):
+    def unpack(self, stream: np.ndarray, shard_lengths: np.ndarray, shards: np.ndarray) -> np.ndarray:
         return stream
 
 

@@ -68,9 +68,7 @@ def interleaved(sides: Mapping[str, Side], rounds: int = ROUNDS) -> dict[str, li
 def ratios(seconds: Mapping[str, Sequence[float]], yardstick: str) -> dict[str, float]:
     """How many times as fast as the yardstick each side is: the median over the rounds of the ratio within a round."""
     base = seconds[yardstick]
-    return {
-        name: statistics.median(b / s for b, s in zip(base, taken, strict=True)) for name, taken in seconds.items()
-    }
+    return {name: statistics.median(b / s for b, s in zip(base, taken, strict=True)) for name, taken in seconds.items()}
 
 
 def print_table(seconds: Mapping[str, Sequence[float]], against: Mapping[str, float], unit: str) -> None:

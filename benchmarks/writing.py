@@ -43,10 +43,12 @@ class Guideloom:
 
     def write(self, folder: Path) -> float:
         """Seconds to write the records."""
-        assert self._process.stdin is not None and self._process.stdout is not None
-        self._process.stdin.write(f"{folder}\n")
-        self._process.stdin.flush()
-        return float(self._process.stdout.readline())
+        stdin, stdout = self._process.stdin, self._process.stdout
+        assert stdin is not None, "both were asked for"
+        assert stdout is not None, "both were asked for"
+        stdin.write(f"{folder}\n")
+        stdin.flush()
+        return float(stdout.readline())
 
     def close(self) -> None:
         """End it."""

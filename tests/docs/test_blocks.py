@@ -19,7 +19,7 @@ def runnable(page):
     return BLOCK.findall(page.read_text(encoding="utf-8"))
 
 
-@pytest.fixture()
+@pytest.fixture
 def given(tmp_path):
     """What the pages take for granted: a folder of texts, and a tokenizer.json."""
     corpus = tmp_path / "corpus"
@@ -46,7 +46,7 @@ def script(blocks):
             continue
         for line in text.splitlines():
             command = line.removeprefix("$ ")
-            if line.startswith("$ ") and not command.startswith("pip install"):  # what is installed here is this checkout
+            if line.startswith("$ ") and not command.startswith("pip install"):  # this checkout is installed
                 parts.append(f"subprocess.run({command!r}, shell=True, check=True)")
     return "\n".join(parts)
 

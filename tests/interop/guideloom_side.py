@@ -1,6 +1,6 @@
 """Runs in GuideLoom's own interpreter: writes a dataset with it, or reads one, and tells what it saw as JSON.
 
-    python guideloom_side.py write DIR        python guideloom_side.py read DIR
+python guideloom_side.py write DIR        python guideloom_side.py read DIR
 """
 
 import json
@@ -8,10 +8,9 @@ import pathlib
 import sys
 
 import numpy as np
+from cases import CASES, READS, records
 from guideloom import StreamDataset, StreamNumpyFormat, StreamStorage
 from guideloom.io import MmapIO, PosixPreadIO, SeekIO
-
-from cases import CASES, READS, records
 
 
 def storage_of(root, name, io=None):

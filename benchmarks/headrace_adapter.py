@@ -1,8 +1,8 @@
 """Headrace in a harness that runs several libraries side by side; the harness loads this file by its path.
 
-`loader` is StatefulDataLoader over a global shuffle, `loader_t2` the same with two threads. `dataset` is a shuffled view
-asked for a batch at a time, so that it works out the order for 8 rows where the loader does it for thousands. Writing
-is without fsync, as the peers write, with digests and receipts, which they have not; publishing is part of it.
+`loader` is StatefulDataLoader over a global shuffle, `loader_t2` the same with two threads. `dataset` is a shuffled
+view asked for a batch at a time, so that it works out the order for 8 rows where the loader does it for thousands.
+Writing is without fsync, as the peers write, with digests and receipts, which they have not; publishing is part of it.
 """
 
 # mypy: ignore-errors

@@ -133,7 +133,7 @@ def test_a_run_killed_and_killed_again_while_it_goes_on_leaves_nothing_half_done
 ):
     scene = Scene(runner, tmp_path, **COMMANDS[command])
     draw, kinds = random.Random(command), collections.Counter()
-    for _ in range(max(1, 15 // STRIDE)):
+    for _ in range(max(1, 40 // STRIDE)):
         scene.reset()
         places = []
         while True:  # until a run survives

@@ -153,7 +153,7 @@ class Ledger:
         raise UnfinishedDatasetError(self.where, f"{what} is being written", "wait for its writer to finish")
 
     def whole(self, receipts: Mapping[int, Receipt], plan: Plan | None, metadata: Mapping[str, Any] | None) -> Manifest:
-        """The manifest of these receipts if they are a whole dataset: planned, gapless, of one schema, sizes right."""
+        """The manifest of these receipts if they are a whole dataset: planned, gapless, of one schema."""
         if plan is not None:
             missing = [k for k, task in enumerate(plan.tasks) if k not in receipts or receipts[k].task != task]
             if missing:
@@ -177,7 +177,6 @@ class Ledger:
             if receipt.dtype != ordered[0].dtype:
                 where = f"{self.where}, shard {receipt.shard}"
                 raise SchemaMismatchError(where, "elements of type", receipt.dtype, ordered[0].dtype)
-        self._check_sizes(ordered)
         return Manifest.of(self.kind, ordered[0].dtype, [receipt.record for receipt in ordered], metadata)
 
     def check_kind(self, kind: str) -> None:
@@ -199,17 +198,18 @@ class Ledger:
         except NotFoundError:
             return None
 
-    def _check_sizes(self, receipts: Sequence[Receipt]) -> None:
+    def check_sizes(self, manifest: Manifest) -> None:
+        """CorruptShardError for the first file that is missing or has another size than recorded."""
         sizes = {info.path: info.size_bytes for info in self.store.list(recursive=False)}
         start = 0
-        for receipt in receipts:
-            for file in receipt.files:
+        for shard, record in enumerate(manifest.shards):
+            for file in record.files:
                 found = sizes.get(file.name)
                 if found != file.bytes:
                     problem = "is missing" if found is None else f"has {found} bytes"
                     problem = f"{file.name} {problem}, but its receipt says {file.bytes} bytes"
-                    raise CorruptShardError(self.where, receipt.shard, problem, (start, start + receipt.length))
-            start += receipt.length
+                    raise CorruptShardError(self.where, shard, problem, (start, start + record.length))
+            start += record.length
 
 
 def numbers(values: Sequence[int]) -> str:

@@ -27,20 +27,21 @@ class Opened(NamedTuple):
     evidence: tuple[FileInfo, ...]  # the manifest, or one file a shard; another version means the data was replaced
 
 
-def open_directory(store: Store, kind: str, suffixes: frozenset[str]) -> Opened:
+def open_directory(store: Store, kind: str, suffixes: frozenset[str], *, check_sizes: bool = True) -> Opened:
     """The dataset in store; NoDatasetError or UnfinishedDatasetError say why it does not exist.
 
-    suffixes are the files that a shard of this kind has, to tell a foreign directory of another kind.
+    suffixes are the files that a shard of this kind has, to tell a foreign directory of another kind. check_sizes=False
+    opens a directory of receipts also where files disagree with them, for somebody who looks at every file himself.
     """
     ledger = Ledger(store, kind)
     if (found := ledger.manifest()) is not None:
         return Opened(found[0], published=True, by_headrace=True, evidence=(found[1],))
     if ledger.has_commits():
-        return _open_receipts(ledger)
+        return _open_receipts(ledger, check_sizes=check_sizes)
     return _open_foreign(ledger, suffixes)
 
 
-def _open_receipts(ledger: Ledger) -> Opened:
+def _open_receipts(ledger: Ledger, *, check_sizes: bool) -> Opened:
     # Receipts that are the same before and after a moment at which nobody writes were all there at that moment.
     generation, found = ledger.generation(), ledger.receipts()
     ledger.refuse_writers()
@@ -50,6 +51,8 @@ def _open_receipts(ledger: Ledger) -> Opened:
         if receipt.generation != generation:
             raise UnfinishedDatasetError(ledger.where, f"shard {shard} is of an older run that is being replaced")
     manifest = ledger.whole({shard: receipt for shard, (receipt, _) in found.items()}, ledger.plan(), None)
+    if check_sizes:
+        ledger.check_sizes(manifest)
     owned = {file.name for shard in manifest.shards for file in shard.files}
     for info in ledger.store.list(recursive=False):
         if shard_and_suffix(info.path) and info.path not in owned:

@@ -96,6 +96,7 @@ class Publication:
                 if receipt.generation == generation and (plan is None or shard < len(plan.tasks))
             }
             manifest = self._ledger.whole(current, plan, metadata)
+            self._ledger.check_sizes(manifest)
             self._remove_stale(receipts, keep=current, permitted=generation > 0 or plan is not None)
             with contextlib.suppress(AlreadyExistsError):  # nobody else can: the bytes follow from the receipts
                 self._store.put_if_absent(MANIFEST, manifest.to_json())

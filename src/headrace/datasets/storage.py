@@ -106,7 +106,8 @@ class Storage(Generic[F]):
 
         Reads everything and compares sizes and digests. For files without records only sizes can be compared.
         """
-        return damaged_files(self.reading_store, self.open())
+        opened = open_directory(self.reading_store, self.kind, self.suffixes, check_sizes=False)
+        return damaged_files(self.reading_store, opened)
 
     def fingerprint_of(self, opened: Opened) -> str:
         """The manifest's fingerprint; a digest of names and sizes for files that have no record."""

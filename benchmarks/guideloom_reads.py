@@ -39,13 +39,13 @@ def main(directory: str, rounds: int) -> None:
         shuffle = FeistelShuffler.from_seed(len(table), 0).shuffle
         shuffle(0)  # compiles
         for number in range(rounds + 1):
-            begin = time.perf_counter()
+            begin = time.process_time()
             for batch in batches:
                 np.take(table, batch, axis=0, out=buffer, mode="clip")
-            middle = time.perf_counter()
+            middle = time.process_time()
             for start in range(0, len(batches) * BATCH, BATCH):
                 np.stack([windows[shuffle(place)] for place in range(start, start + BATCH)]).astype(np.int64)
-            end = time.perf_counter()
+            end = time.process_time()
             if number:
                 found.append({"take": (middle - begin) / len(batches), "guideloom": (end - middle) / len(batches)})
     print(json.dumps(found))

@@ -5,12 +5,14 @@ and a batch is one NumPy indexing over the process's own memory:
 
     item number          17        4        90                     (a batch of windows)
     segment               0        0         3    searchsorted     which mapped shard holds all of it?
+    * step[segment]                                                bytes from window to window
     + origin[segment]  address  address  address                   where that window lies in memory
     memory[addresses]   row      row       row                     one gather, a memcpy a row
 
 `origin` is negative for what has no single address: shards not mapped yet, windows that run from one shard into the
-next, numbers outside the dataset. NumPy refuses a negative address, and the batch takes the slow path, which maps,
-joins or refuses. Windows side by side in a single shard are rows of a table, and need no addresses.
+next, numbers outside the dataset (whose step is 0, so that no product wraps into an address). NumPy refuses a negative
+address, and the batch takes the slow path, which maps, joins or refuses. Windows side by side in a single shard are
+rows of a table, and need no addresses.
 So every address that is read was computed from a live map and an item whose bytes lie inside it.
 
 Stores that cannot map (object stores) are read by ranges instead, one request a shard.
@@ -132,17 +134,18 @@ class RowGather:
         self._starts = self._ends - lengths
         total = int(self._ends[-1]) if len(lengths) else 0
         self.num_rows = 0 if total < row_elements else (total - row_elements) // stride + 1
-        self._num_rows = np.uint64(self.num_rows)
         # Rows that lie in one shard: first[k] <= row < last[k] for shard k. Segment 2k+1 of the edges below.
         first = -(-self._starts // stride)
         last = np.maximum(first, (self._ends - row_elements) // stride + 1)
-        self._edges = np.stack([first, last], axis=1).reshape(-1)
+        self._edges = np.stack([first, last], axis=1).reshape(-1).astype(np.uint64)  # so negative items lie at the end
         self._row_bytes = row_elements * itemsize
         self._row = np.dtype((np.void, self._row_bytes))
         self._memory = _process_memory(min(self._row_bytes, _LONGEST_ROW))
         self._is_table = len(lengths) == 1 and stride == row_elements  # rows lie side by side in one file
         self._can_map = files.store.capabilities.view
         self._step_bytes = stride * itemsize
+        self._steps = np.zeros(len(self._edges) + 1, np.int64)
+        self._steps[1::2] = self._step_bytes
         self._reset()
 
     def _reset(self) -> None:
@@ -160,10 +163,10 @@ class RowGather:
             if self._table is not None:
                 return self._table.take(items)
             maps = self._maps  # held while its addresses are in use: another thread may replace it
-            # Numbers outside become num_rows, which has no address: far outside, the product below would wrap into one.
-            inside = np.minimum(items.view(np.uint64), self._num_rows).view(np.int64)
-            addresses = maps.origins.take(self._edges.searchsorted(inside, "right"))
-            addresses += inside * self._step_bytes
+            segments = self._edges.searchsorted(items.view(np.uint64), "right")
+            addresses = self._steps[segments]
+            addresses *= items
+            addresses += maps.origins[segments]
             return self._memory[addresses]
         except IndexError:  # a negative address is an index that no array has
             return self._slow_rows(items)
@@ -203,7 +206,7 @@ class RowGather:
             item = int(items[outside.argmax()])
             raise IndexError(f"window {item} is outside a dataset of {self.num_rows} windows")
         out = np.empty((len(items), self._row_bytes), np.uint8)
-        segments = self._edges.searchsorted(items, "right")
+        segments = self._edges.searchsorted(items.view(np.uint64), "right")
         inside = segments % 2 == 1
         for place in np.flatnonzero(~inside).tolist():
             out[place] = self.elements(int(items[place]) * self._stride, self._row_elements)[0]

@@ -116,11 +116,11 @@ class Permutation:
             changed, size = halves[number % 2]
             other, _ = halves[1 - number % 2]
             moved = _mixed(other, self._keys[number])
-            moved %= size
+            moved -= moved // size * size  # moved % size; NumPy divides by a constant faster than it takes remainders
             if inverse:
                 np.subtract(size, moved, out=moved)  # changed - moved, without going below zero
             changed += moved
-            changed -= size * (changed >= size)
+            np.minimum(changed, changed - size, out=changed)  # mod size: where it was less, the difference wraps
         left *= self._right
         left += right
         return left

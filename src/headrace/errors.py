@@ -24,7 +24,8 @@
     │   └── InputError             (ValueError)          an input file or a setting for it is unusable
     ├── ClosedError                    (RuntimeError)        used before open() or after close()
     ├── OrderError                     (ValueError)          a plan that cannot be dealt to the ranks
-    ├── StateMismatchError             (ValueError)          a saved state belongs to other data or settings
+    ├── StateError                     (ValueError)          what was given is no saved state of this version
+    │   └── StateMismatchError                               it belongs to other data, seed or settings
     └── WorkerError                    (RuntimeError)        a loader worker failed; names its samples
 
 An error with fields formats itself from them, so two call sites cannot phrase one fault differently. All of them
@@ -54,6 +55,7 @@ __all__ = [
     "PublishedError",
     "SchemaMismatchError",
     "ShardOwnedError",
+    "StateError",
     "StateMismatchError",
     "StoreError",
     "TruncatedReadError",
@@ -249,12 +251,18 @@ class OrderError(HeadraceError, ValueError):
     """A batch plan that cannot be dealt to the ranks, or a view in a place where it cannot stand."""
 
 
-class StateMismatchError(HeadraceError, ValueError):
+class StateError(HeadraceError, ValueError):
+    """What was given is no state, one of another version, or a damaged one."""
+
+
+class StateMismatchError(StateError):
     """A saved state belongs to other data, seed or settings; names each field that differs."""
 
     def __init__(self, differences: Mapping[str, tuple[object, object]]) -> None:
         lines = "; ".join(f"{name}: saved {old!r}, current {new!r}" for name, (old, new) in differences.items())
-        super().__init__(f"the saved state does not belong to this run ({lines}); restore the data and settings it was saved with")
+        super().__init__(
+            f"the saved state does not belong to this run ({lines}); restore the data and settings it was saved with"
+        )
         self.differences = dict(differences)
 
 

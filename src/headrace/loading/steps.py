@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.errors import OrderError
+from headrace.errors import OrderError, StateError
 from headrace.planning import Cursor, check_division, decode_state, rank_positions, steps_left
 from headrace.views import is_view
 
@@ -78,19 +78,22 @@ class StepPlan:
                 world_size=self.world_size,
             )
             located = locate(cursor.epoch * self.num_rows + rows)
-            bounds = offsets.tolist()
-            for step in range(count):
-                yield located[bounds[step] : bounds[step + 1]]
+            if len(located) == count * local:  # only an epoch's last step may be short
+                yield from located.reshape(count, local)
+            else:
+                bounds = offsets.tolist()
+                for step in range(count):
+                    yield located[bounds[step] : bounds[step + 1]]
             left -= count
             position += count * self.global_batch_size
             ahead = max(1, ROWS_AHEAD // local)
 
 
 def restored(state: Mapping[str, Any], settings: Mapping[str, Any], num_rows: int) -> Cursor:
-    """The cursor in a saved state; StateMismatchError when it is of another order, ValueError when it is damaged."""
+    """The cursor in a saved state; StateMismatchError when it is of another order, StateError when it is damaged."""
     cursor = decode_state(state, settings)
     if cursor.position and cursor.position >= num_rows:
-        raise ValueError(f"the state's position is {cursor.position}, but an epoch has {num_rows} rows")
+        raise StateError(f"the state's position is {cursor.position}, but an epoch has {num_rows} rows")
     return cursor
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from headrace.errors import StateMismatchError
+from headrace.errors import StateError, StateMismatchError
 from headrace.planning.partition import steps_left
 
 __all__ = ["STATE_VERSION", "Cursor", "Setting", "decode_state", "encode_state", "plan_fingerprint"]
@@ -70,23 +70,23 @@ def encode_state(cursor: Cursor, settings: Mapping[str, Setting], plan: str | No
 def decode_state(state: Mapping[str, Any], settings: Mapping[str, Setting], num_rows: int | None = None) -> Cursor:
     """The cursor in a record that encode_state made under the same settings.
 
-    Raises StateMismatchError naming every setting that differs, with both values; ValueError for what is no record of
+    Raises StateMismatchError naming every setting that differs, with both values; StateError for what is no record of
     this version, has been damaged, or lies behind the end of an epoch of num_rows rows.
     """
     if not isinstance(state, Mapping):
-        raise ValueError(f"a loader state is a dict, not {type(state).__name__}")
+        raise StateError(f"a loader state is a dict, not {type(state).__name__}")
     if state.get("version") != STATE_VERSION:
-        raise ValueError(f"the state has version {state.get('version')!r}; this Headrace reads version {STATE_VERSION}")
+        raise StateError(f"the state has version {state.get('version')!r}; this Headrace reads version {STATE_VERSION}")
     if set(state) != _FIELDS:
         odd = sorted(map(str, _FIELDS ^ set(state)))
-        raise ValueError(f"the state has unknown fields or lacks some: {', '.join(odd)}; was something put into it?")
+        raise StateError(f"the state has unknown fields or lacks some: {', '.join(odd)}; was something put into it?")
     for name in _COUNTS:
         value = state[name]
         if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < _LIMIT:
-            raise ValueError(f"the state's {name} is {value!r}; it must be an integer from 0 to 2**63 - 1")
+            raise StateError(f"the state's {name} is {value!r}; it must be an integer from 0 to 2**63 - 1")
     saved = state["settings"]
     if not isinstance(saved, Mapping) or state["plan"] != plan_fingerprint(saved):
-        raise ValueError("the state is damaged: its settings do not give its plan")
+        raise StateError("the state is damaged: its settings do not give its plan")
     differs = {
         name: (saved.get(name, "(absent)"), settings.get(name, "(absent)"))
         for name in [*saved, *(name for name in settings if name not in saved)]
@@ -95,7 +95,7 @@ def decode_state(state: Mapping[str, Any], settings: Mapping[str, Setting], num_
     if differs:
         raise StateMismatchError(differs)
     if num_rows is not None and state["position"] > num_rows:
-        raise ValueError(f"the state is damaged: its position is {state['position']} in an epoch of {num_rows} rows")
+        raise StateError(f"the state is damaged: its position is {state['position']} in an epoch of {num_rows} rows")
     return Cursor(*(state[name] for name in _COUNTS))
 
 

@@ -1,6 +1,7 @@
 """Small map-style datasets, and what a loader gave out of them. At module level, so that workers can unpickle them."""
 
 import itertools
+import multiprocessing.util
 import os
 import signal
 import threading
@@ -77,6 +78,14 @@ class Broken(Numbers):
         if index == self.at and not (self.mark and os.path.exists(self.mark)):
             misbehave(self.how)
         return super().__getitem__(index)
+
+
+class CrashesAtExit(Broken):
+    """Its worker process crashes at its end, as the C++ threads of a library may make it."""
+
+    def __getitems__(self, items):
+        multiprocessing.util.Finalize(None, os.kill, (os.getpid(), signal.SIGKILL), exitpriority=0)
+        return [self[item] for item in items]
 
 
 def misbehave(how):

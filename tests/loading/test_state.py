@@ -74,7 +74,7 @@ def test_after_every_batch_of_two_epochs_a_new_loader_continues_exactly(workers,
 def test_worker_processes_continue_exactly(workers, monkeypatch):
     monkeypatch.setitem(WORKERS, "spawn", {**WORKERS["fork"], "multiprocessing_context": "spawn"})
     expected = reference(103, 8, 2, shuffle=True)
-    for done in (0, 1, 11, 12, 13):
+    for done in (0, 1, 11, 12, 13) if workers == "fork" else (11,):
         run = Job(Numbers(103), 8, 2, workers=workers, shuffle=True, persistent_workers=True)
         assert run.run(done) == expected[:done]
         resumed = Job(Numbers(103), 8, 2, run.state(), workers=workers, shuffle=True, persistent_workers=True)

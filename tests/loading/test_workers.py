@@ -10,7 +10,7 @@ import pytest
 
 from headrace import StreamNumpyFormat, StreamStorage, stack
 from headrace.errors import WorkerError
-from loading.samples import Arrays, Broken, Numbers, drain, epoch, hurried, make
+from loading.samples import Arrays, Broken, CrashesAtExit, Numbers, drain, epoch, hurried, make
 from preparation.processes import alive, start
 
 METHODS = ["fork", "spawn", "forkserver"]
@@ -203,6 +203,14 @@ def test_after_a_failure_the_loader_goes_on_with_new_workers(how, keep, tmp_path
     mark.touch()
     expected = epoch(make(40, local_batch_size=4))
     assert [epoch(loader), epoch(loader)] == [expected, expected]
+    loader.close()
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_a_worker_that_crashes_as_it_is_ended_does_not_hide_the_error_that_ended_it(keep):
+    loader = by_processes(CrashesAtExit(40, 7, "value"), persistent_workers=keep)
+    with pytest.raises(WorkerError, match="ValueError: bad sample"):
+        drain(loader, [])
     loader.close()
 
 

@@ -111,14 +111,13 @@ class WorkerPool:
         self._loader._iterator = None
         for running in (iterator, kept):
             if running is not None:
+                _unwatch(running)
                 running._shutdown_workers()
 
     def _explained(self, error: Exception, iterator: Any, start: Cursor, received: int) -> WorkerError:
         """torch's error with the worker's number and process, and the samples it was at."""
         processes = list(iterator._workers)
-        # Whatever happens to the workers from here on is no news.
-        signal_handling._remove_worker_pids(id(iterator))  # type: ignore[attr-defined]
-        iterator._worker_pids_set = False
+        _unwatch(iterator)
         timed_out = "timed out" in str(error)
         if not timed_out:
             # A connection breaks a moment before the death of who held its other end can be seen.
@@ -139,6 +138,19 @@ class WorkerPool:
             f"loader worker {number} (process {processes[number].pid}) {how}: {error}\n"
             f"while loading samples {named_items(items)}, or those it was given after them"
         )
+
+
+def _unwatch(iterator: Any) -> None:
+    """What becomes of the workers from here on is no news: torch's signal handler would raise it wherever we are then,
+    in place of the error that is on its way."""
+    while getattr(iterator, "_worker_pids_set", False):
+        try:
+            signal_handling._remove_worker_pids(id(iterator))  # type: ignore[attr-defined]
+            iterator._worker_pids_set = False
+        except RuntimeError:  # the handler, once more
+            continue
+        except ValueError:  # removed, and interrupted before that was noted
+            return
 
 
 def _as_is(batch: Any) -> Any:

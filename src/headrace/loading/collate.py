@@ -22,7 +22,7 @@ class Stack:
 
     def __init__(self, dtype: torch.dtype | Mapping[str, torch.dtype] | None = None) -> None:
         self.dtype = dtype
-        self._casts: dict[tuple[str, np.dtype[Any]], _Cast] = {}
+        self._casts: dict[str, dict[np.dtype[Any], _Cast]] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         return {"dtype": self.dtype, "_casts": {}}
@@ -87,10 +87,11 @@ class Stack:
 
     def _tensor(self, array: NDArray[Any], name: str) -> torch.Tensor:
         # What a field's type asks for is the same in every batch, and working it out costs more than a small batch.
-        key = (name, array.dtype)
-        cast = self._casts.get(key)
-        if cast is None:
-            cast = self._casts[key] = self._cast_of(array.dtype, name)
+        try:
+            cast = self._casts[name][array.dtype]
+        except KeyError:
+            cast = self._cast_of(array.dtype, name)
+            self._casts.setdefault(name, {})[array.dtype] = cast
         return cast(array)
 
     def _cast_of(self, dtype: np.dtype[Any], name: str) -> "_Cast":

@@ -91,7 +91,8 @@ def main() -> int:
     torch.set_num_threads(1)
     print(describe_machine("torch"))
     with tempfile.TemporaryDirectory() as folder:
-        dataset = write(Path(folder) / "1", make_tokens(options.windows), 1)
+        tokens = make_tokens(options.windows)
+        dataset, in_eight = write(Path(folder) / "1", tokens, 1), write(Path(folder) / "8", tokens, 8)
         file = Path(folder) / "1" / "0000000.in_band.bin"
         table = np.memmap(file, np.uint16, "r").reshape(-1, WINDOW)
         order = np.random.default_rng(2).permutation(options.windows)
@@ -122,6 +123,7 @@ def main() -> int:
             "by hand: take and cast, buffers reused": lambda: timed(by_hand),
             "Headrace, no threads": lambda: loader(dataset, 0),
             "Headrace, two threads": lambda: loader(dataset, 2),
+            "Headrace, no threads, eight shards": lambda: loader(in_eight, 0),
         }
         seconds = interleaved(sides)
         against = ratios(seconds, YARDSTICK, "cpu")

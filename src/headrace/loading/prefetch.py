@@ -7,11 +7,11 @@ batches. The first ones are made by threads, since nothing is known of them and 
 """
 
 import threading
-import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from queue import SimpleQueue
+from time import monotonic, perf_counter
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -23,6 +23,8 @@ from headrace.loading.batches import named_items
 __all__ = ["HAND_OVER_S", "OrderedPool"]
 
 HAND_OVER_S = 200e-6
+_MOST_S = 3 * HAND_OVER_S
+_LITTLE_S = HAND_OVER_S / 4  # not worth the keeping of a mean
 
 _FAREWELL_S = 2.0  # how long a pool that nobody closed waits for its threads
 
@@ -59,7 +61,8 @@ class OrderedPool(Generic[T]):
         self._size_of = size_of
         self._timeout_s = timeout_s
         self._largest_bytes: int | None = None
-        self._cost_s: float | None = None  # of a batch, smoothed
+        self._cost_s = -1.0  # of a batch, smoothed; not known yet
+        self._inline = False
         self._waiting: deque[_Task[T]] = deque()
         self._tasks: SimpleQueue[_Task[T] | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
@@ -72,16 +75,15 @@ class OrderedPool(Generic[T]):
         return self
 
     def __next__(self) -> T:
-        if self._closed:
-            raise StopIteration
         try:
-            if self._waiting or self._pays():
-                batch = self._from_threads()
-            else:
-                items = next(self._items)
-                begin_s = time.perf_counter()
-                batch = self._make(items)
-                self._measured(time.perf_counter() - begin_s)
+            if not self._inline:
+                return self._from_threads()
+            items = next(self._items)
+            begin_s = perf_counter()
+            batch = self._make(items)
+            cost_s = perf_counter() - begin_s
+            if cost_s > _LITTLE_S or self._cost_s > _LITTLE_S:
+                self._measured(cost_s)
         except BaseException:
             self.close()
             raise
@@ -90,16 +92,20 @@ class OrderedPool(Generic[T]):
     def close(self) -> None:
         """End the threads; batches not yet handed out are dropped. Twice is harmless."""
         self._closed = True
+        self._inline = False
         _end(self._tasks, self._waiting, self._threads, self._timeout_s)
 
-    def _pays(self) -> bool:
-        """Whether threads are worth the handing over; a time-out can be kept by another thread only."""
-        return self._cost_s is None or self._cost_s > HAND_OVER_S or self._timeout_s is not None
-
     def _measured(self, cost_s: float) -> None:
-        self._cost_s = cost_s if self._cost_s is None else self._cost_s + (cost_s - self._cost_s) * 0.25
+        # No batch counts for more than three times the limit, so that one which the system interrupted, or the first,
+        # which opens files, decides nothing alone.
+        cost_s = min(cost_s, _MOST_S)
+        self._cost_s = cost_s if self._cost_s < 0 else self._cost_s + (cost_s - self._cost_s) * 0.25
+        # A time-out can be kept by another thread only.
+        self._inline = self._cost_s <= HAND_OVER_S and not self._waiting and self._timeout_s is None
 
     def _from_threads(self) -> T:
+        if self._closed:
+            raise StopIteration
         if not self._waiting:
             self._fill()
         if not self._waiting:
@@ -118,7 +124,7 @@ class OrderedPool(Generic[T]):
         self._measured(task.cost_s)
         if self._prefetch_bytes is not None:
             self._largest_bytes = max(self._largest_bytes or 0, task.bytes)
-        if self._pays():
+        if self._cost_s > HAND_OVER_S or self._timeout_s is not None:
             self._fill()
         return task.batch
 
@@ -181,7 +187,7 @@ class _Task(Generic[T]):
         if self.dropped:
             return
         self.thread = threading.current_thread().name
-        begin_s = time.perf_counter()
+        begin_s = perf_counter()
         try:
             self.batch = self.make(self.items)
             if self.size_of is not None:
@@ -189,7 +195,7 @@ class _Task(Generic[T]):
         except BaseException as error:
             self.fail(error)
             return
-        self.cost_s = time.perf_counter() - begin_s
+        self.cost_s = perf_counter() - begin_s
         self.done.release()
 
 
@@ -210,8 +216,8 @@ def _end(
     waiting.clear()
     for _ in threads:
         tasks.put(None)
-    until_s = None if wait_s is None else time.monotonic() + wait_s
+    until_s = None if wait_s is None else monotonic() + wait_s
     for thread in threads:
         if thread is not threading.current_thread():  # where the garbage collector happened to run
-            thread.join(None if until_s is None else max(0.0, until_s - time.monotonic()))
+            thread.join(None if until_s is None else max(0.0, until_s - monotonic()))
     threads.clear()

@@ -370,3 +370,15 @@ def test_a_receipt_of_another_shard_is_refused(tmp_path):
     receipt.write_bytes(msgspec.json.encode(raw))
     with pytest.raises(ManifestError, match="does not belong to shard 1"):
         tokens_of(storage)
+
+
+def test_opening_an_open_writer_again_changes_nothing(tmp_path):
+    storage = StreamStorage(tmp_path / "data", StreamNumpyFormat([("tokens", "<u2")]))
+    writer = storage.sync_writer()
+    writer.open()
+    writer.append(0, {"tokens": [1, 2]})
+    with writer:
+        writer.append(0, {"tokens": [3]})
+    assert writer.length(0) == 3
+    with storage.sync_reader() as reader:
+        assert reader.read(0, 3)["tokens"].tolist() == [1, 2, 3]

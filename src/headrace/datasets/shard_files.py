@@ -160,8 +160,9 @@ class RowGather:
         Items may repeat; negative ones count from the end; IndexError outside.
         """
         try:
-            if self._table is not None:
-                return self._table.take(items)
+            table = self._table
+            if table is not None:
+                return table.take(items)
             maps = self._maps  # held while its addresses are in use: another thread may replace it
             segments = self._edges.searchsorted(items.view(np.uint64), "right")
             addresses = self._steps[segments]

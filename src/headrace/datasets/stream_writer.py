@@ -51,7 +51,10 @@ class StreamWriter:
         self._lengths: dict[int, int] = {}
 
     def open(self) -> None:
-        """Make the directory. PublishedError where a published dataset lies, unless overwrite=True."""
+        """Make the directory; nothing happens when it is open. PublishedError where a published dataset lies, unless
+        overwrite=True."""
+        if self._process == os.getpid():
+            return
         self._generation = self._publication.start_writing(overwrite=self._overwrite)
         self._lengths = {}
         self._process = os.getpid()

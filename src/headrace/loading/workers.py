@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from multiprocessing.connection import wait
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import numpy as np
@@ -49,12 +50,40 @@ class WorkerDataset(torch.utils.data.Dataset[Any]):
     def __getitems__(self, items: Sequence[int]) -> Any:
         """The collated batch of these items."""
         try:
-            return self._make(np.asarray(items, np.int64))
+            batch = self._make(np.asarray(items, np.int64))
+            _Sendable().dump(batch)
+            return batch
         except Exception as error:
             return Failure(type(error).__name__, _text(error), tuple(items), traceback.format_exc())
 
     def __getitem__(self, item: int) -> Any:
         return self.__getitems__([item])
+
+
+class _Nothing:
+    """A file that keeps nothing."""
+
+    def write(self, data: Any) -> None:
+        """Forget data."""
+
+
+class _Sendable(ForkingPickler):
+    """Dumps a batch to nowhere, and moves its tensors to shared memory on the way.
+
+    A worker sends its batches from a thread whose errors nobody hears: a batch that cannot be pickled, or for which
+    there is no shared memory left, would be waited for in vain. Here both are errors like any other.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(_Nothing(), 5)
+
+    def persistent_id(self, part: Any) -> str | None:
+        """Tensors are shared, and not looked into."""
+        if not isinstance(part, torch.Tensor):
+            return None
+        if part.layout == torch.strided and part.device.type == "cpu":
+            part.share_memory_()  # type: ignore[no-untyped-call]  # nothing happens to one that is shared
+        return "tensor"
 
 
 class WorkerPool:

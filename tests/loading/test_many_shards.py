@@ -81,7 +81,7 @@ def test_workers_over_100000_shards_start_soon_and_do_not_grow_from_epoch_to_epo
                 if epoch == 0 and number == 0:
                     assert time.monotonic() - started_s < 15 * 4  # 15 s, and this machine may be busy
                 seen[pid] = weight
-                assert descriptors < 1200
+                assert descriptors < 1024 + 50  # so many maps, and what a worker has anyway
             weights.append(seen)
     assert len(weights[0]) == 8
     assert weights[0].keys() == weights[2].keys()

@@ -159,17 +159,17 @@ class RowGather:
 
         Items may repeat; negative ones count from the end; IndexError outside.
         """
+        table, maps = self._table, self._maps  # held while their memory is in use: another thread may replace them
         try:
-            table = self._table
             if table is not None:
                 return table.take(items)
-            maps = self._maps  # held while its addresses are in use: another thread may replace it
             segments = self._edges.searchsorted(items.view(np.uint64), "right")
             addresses = self._steps[segments]
             addresses *= items
             addresses += maps.origins[segments]
             return self._memory[addresses]
         except IndexError:  # a negative address is an index that no array has
+            del table, maps  # they may have to make room
             return self._slow_rows(items)
 
     def elements(self, start: int, num_elements: int) -> tuple[Bytes, NDArray[np.int64], NDArray[np.int64]]:
@@ -225,6 +225,7 @@ class RowGather:
                 else:
                     addresses = maps.origins[segments[part]] + items[part] * self._step_bytes
                     out[part] = self._memory[addresses].view(np.uint8).reshape(len(part), -1)
+                del maps  # the next part may have to make room
         else:
             for shard in np.unique(shards).tolist():
                 part = places[shards == shard]
@@ -243,7 +244,8 @@ class RowGather:
             missing = [shard for shard in shards if shard not in maps.views]
             if len(maps.views) + len(missing) > self._files.store.max_views:
                 # Start over rather than choose: rows in flight keep the old maps alive, and the rest is unmapped.
-                maps, missing = _Maps(len(self._edges) + 1), list(shards)
+                self._maps = maps = _Maps(len(self._edges) + 1)
+                missing = list(shards)
             try:
                 self._map(maps, missing)
             except OSError as error:

@@ -196,9 +196,9 @@ class WriteError(HeadraceError):
 class FieldError(WriteError, ValueError):
     """A record's field does not fit the schema; names field, value and position. Nothing of the record was written."""
 
-    def __init__(self, field: str, problem: str) -> None:
-        super().__init__(f"field {field!r}: {problem}")
-        self.field, self.problem = field, problem
+    def __init__(self, field: str, problem: str, record: str = "") -> None:
+        super().__init__(f"{record and f'{record}, '}field {field!r}: {problem}")
+        self.field, self.problem, self.record = field, problem, record
 
 
 class PublishedError(WriteError):

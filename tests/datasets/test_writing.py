@@ -382,3 +382,13 @@ def test_opening_an_open_writer_again_changes_nothing(tmp_path):
     assert writer.length(0) == 3
     with storage.sync_reader() as reader:
         assert reader.read(0, 3)["tokens"].tolist() == [1, 2, 3]
+
+
+def test_a_refused_record_is_named_by_shard_and_place(tmp_path):
+    storage = StreamStorage(tmp_path / "data", StreamNumpyFormat([("tokens", "<u2")]))
+    with storage.sync_writer() as writer:
+        writer.append(3, {"tokens": [1, 2]})
+        with pytest.raises(FieldError) as refused:
+            writer.append(3, {"tokens": [5, 65_536]})
+    text = "the record after 2 elements of shard 3, field 'tokens': value 65536 at position 1 does not fit uint16"
+    assert str(refused.value).startswith(text)

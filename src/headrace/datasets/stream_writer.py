@@ -10,7 +10,7 @@ import numpy as np
 
 from headrace.datasets.attempts import AttemptFile, OpenFiles, ShardAttempt
 from headrace.datasets.publication import Publication
-from headrace.errors import ClosedError
+from headrace.errors import ClosedError, FieldError
 from headrace.formats.stream import StreamFormat, disk_dtype, stored_elements
 from headrace.manifest import dtype_to_json
 from headrace.store import Store
@@ -107,7 +107,11 @@ class StreamWriter:
 
     def append(self, shard: int, data: Any) -> None:
         """Append one record, packed by the format. A record that does not fit is refused and leaves nothing behind."""
-        elements = stored_elements(self._format.pack(data), self._disk)
+        try:
+            elements = stored_elements(self._format.pack(data), self._disk)
+        except FieldError as error:
+            place = f"the record after {self._lengths.get(shard, 0)} elements of shard {shard}"
+            raise FieldError(error.field, error.problem, place) from error
         self._check_open()
         with self._lock:
             self._check_open()

@@ -7,8 +7,20 @@ shard_files.py  verification.py             reading bytes back, fast; and suspic
 """
 
 from headrace.datasets.asynchronous import AsyncReader
+from headrace.datasets.read_interfaces import MmapIO, PosixPreadIO, SeekIO
 from headrace.datasets.stream import StreamDataset, StreamReader, StreamStorage, WindowBatch
 from headrace.datasets.stream_writer import StreamWriter
 from headrace.datasets.verification import Damage
 
-__all__ = ["AsyncReader", "Damage", "StreamDataset", "StreamReader", "StreamStorage", "StreamWriter", "WindowBatch"]
+__all__ = [
+    "AsyncReader",
+    "Damage",
+    "MmapIO",
+    "PosixPreadIO",
+    "SeekIO",
+    "StreamDataset",
+    "StreamReader",
+    "StreamStorage",
+    "StreamWriter",
+    "WindowBatch",
+]

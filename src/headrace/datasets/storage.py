@@ -9,6 +9,7 @@ import xxhash
 from headrace.datasets.ledger import Ledger
 from headrace.datasets.opening import Opened, open_directory
 from headrace.datasets.publication import Publication
+from headrace.datasets.read_interfaces import ReadInterface
 from headrace.datasets.verification import Damage, damaged_files
 from headrace.manifest import Manifest
 from headrace.store import LocalStore, Store
@@ -24,15 +25,22 @@ class Storage(Generic[F]):
     kind: ClassVar[str]
     suffixes: ClassVar[frozenset[str]]
 
-    def __init__(self, storage_dir: str | Path | Store, storage_format: F | None, read_interface: Store | None) -> None:
-        if read_interface is not None and not isinstance(read_interface, Store):
+    def __init__(
+        self,
+        storage_dir: str | Path | Store,
+        storage_format: F | None,
+        read_interface: Store | ReadInterface | None,
+    ) -> None:
+        if not (read_interface is None or isinstance(read_interface, Store | ReadInterface)):
             raise TypeError(
-                f"read_interface must be a Store, not {type(read_interface).__name__}; leave it out: "
-                "local files are memory-mapped"
+                f"read_interface must be a Store, or one of MmapIO, PosixPreadIO and SeekIO, not "
+                f"{type(read_interface).__name__}; leave it out: local files are memory-mapped"
             )
         self.storage_dir = storage_dir
         self.storage_format = storage_format
         self.store = storage_dir if isinstance(storage_dir, Store) else LocalStore(storage_dir)
+        if isinstance(read_interface, ReadInterface):
+            read_interface = read_interface.store(self.store)
         self.reading_store = read_interface or self.store
 
     def __repr__(self) -> str:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from headrace.datasets.asynchronous import AsyncReader
 from headrace.datasets.opening import Opened, open_directory
+from headrace.datasets.read_interfaces import ReadInterface
 from headrace.datasets.shard_files import RowGather, ShardFiles
 from headrace.datasets.storage import Storage
 from headrace.datasets.stream_writer import StreamWriter
@@ -35,7 +36,8 @@ class StreamStorage(Storage[StreamFormat]):
     """A directory of token streams. Constructing it reads and writes nothing.
 
     storage_dir is a path or a Store. Without a storage_format the directory's own record of its element type decides,
-    which needs a directory that Headrace wrote. read_interface may name another Store to read through.
+    which needs a directory that Headrace wrote. read_interface may be another Store to read through, or one of MmapIO,
+    PosixPreadIO and SeekIO.
     """
 
     kind = KIND
@@ -45,7 +47,7 @@ class StreamStorage(Storage[StreamFormat]):
         self,
         storage_dir: str | Path | Store,
         storage_format: StreamFormat | None = None,
-        read_interface: Store | None = None,
+        read_interface: Store | ReadInterface | None = None,
     ) -> None:
         super().__init__(storage_dir, storage_format, read_interface)
 

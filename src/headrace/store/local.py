@@ -40,25 +40,29 @@ class LocalStore(Store):
 
     root may hold `~`, be relative (to the current directory at construction) or a `file://` URL; other URLs are refused
     with ValueError. Nothing is read or created before the first use. fsync=False trades durability for speed: after a
-    crash of the process all is as promised, after a power cut it may not be. max_open_files bounds the descriptors that
+    crash of the process all is as promised, after a power cut it may not be. mapped=False offers no view(), so that
+    readers read by position. max_open_files bounds the descriptors that
     get_ranges keeps, and the views that readers should keep; by default a quarter of the process's soft limit, at most
     1,024. Files whose name is `.*.tmp` are in flight and not listed; a name with a backslash cannot be addressed and is
     not listed either.
     """
 
-    def __init__(self, root: str | Path, *, fsync: bool = True, max_open_files: int | None = None) -> None:
+    def __init__(
+        self, root: str | Path, *, fsync: bool = True, mapped: bool = True, max_open_files: int | None = None
+    ) -> None:
         if max_open_files is not None and max_open_files < 1:
             raise ValueError(f"max_open_files={max_open_files} must be at least 1")
         self.root = files.absolute_root(root)
         self.location = str(self.root)
-        self.capabilities = Capabilities(view=True, rename=True, durable=fsync)
+        self.capabilities = Capabilities(view=mapped, rename=True, durable=fsync)
         self._fsync = fsync
         self._max_open_files = max_open_files
         self._descriptors: dict[int, Descriptors] = {}  # process id -> its own
 
     def __repr__(self) -> str:
         limit = "" if self._max_open_files is None else f", max_open_files={self._max_open_files}"
-        return f"LocalStore({self.location!r}{'' if self._fsync else ', fsync=False'}{limit})"
+        options = ("" if self._fsync else ", fsync=False") + ("" if self.capabilities.view else ", mapped=False")
+        return f"LocalStore({self.location!r}{options}{limit})"
 
     def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_descriptors": {}}
@@ -88,6 +92,8 @@ class LocalStore(Store):
             return [files.read_at(descriptor, start, length, full) for start, length in ranges]
 
     def view(self, path: str) -> memoryview:
+        if not self.capabilities.view:
+            return super().view(path)  # refuses
         full = self._full(path)
         with named(full, "map"):
             descriptor = open_to_read(full)

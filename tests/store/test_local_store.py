@@ -696,3 +696,13 @@ def test_a_file_in_the_place_of_a_folder_is_named(store):
 def test_errors_other_than_the_file_systems_pass_through():
     with pytest.raises(ZeroDivisionError), files.named("/x", "read"):
         raise ZeroDivisionError
+
+
+def test_a_store_that_is_dropped_without_close_leaves_no_file_open(tmp_path):
+    store = LocalStore(tmp_path)
+    for number in range(5):
+        store.put(f"{number}.bin", b"abc")
+        store.get_ranges(f"{number}.bin", np.array([0]), np.array([3]))
+    assert len(descriptors_below(tmp_path)) == 5
+    del store
+    assert len(descriptors_below(tmp_path)) == 0

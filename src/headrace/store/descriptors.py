@@ -3,6 +3,7 @@
 import os
 import stat
 import threading
+import weakref
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,6 +22,8 @@ class Descriptors:
         self._lock = threading.Lock()
         self._open: OrderedDict[str, _Descriptor] = OrderedDict()  # full path -> descriptor, oldest use first
         self._forgotten = 0  # how often forget() ran
+        # A store that is dropped without close() must not keep its files open for the rest of the process's life.
+        weakref.finalize(self, _close_all, self._open).atexit = False
 
     @contextmanager
     def opened(self, full_path: str) -> Iterator[int]:
@@ -47,8 +50,7 @@ class Descriptors:
 
     def abandon(self) -> None:
         """Close all in a forked child: no thread of it reads them, and their lock may be held for ever."""
-        while self._open:
-            os.close(self._open.popitem()[1].number)
+        _close_all(self._open)
 
     def _take(self, full_path: str) -> "_Descriptor":
         with self._lock:
@@ -91,6 +93,11 @@ class Descriptors:
         descriptor.dropped = True
         if not descriptor.users:
             os.close(descriptor.number)
+
+
+def _close_all(descriptors: "OrderedDict[str, _Descriptor]") -> None:
+    while descriptors:
+        os.close(descriptors.popitem()[1].number)
 
 
 class _Descriptor:

@@ -703,6 +703,6 @@ def test_a_store_that_is_dropped_without_close_leaves_no_file_open(tmp_path):
     for number in range(5):
         store.put(f"{number}.bin", b"abc")
         store.get_ranges(f"{number}.bin", np.array([0]), np.array([3]))
-    assert len(descriptors_below(tmp_path)) == 5
+    assert descriptors_below(tmp_path) == 5
     del store
-    assert len(descriptors_below(tmp_path)) == 0
+    assert descriptors_below(tmp_path) == 0

@@ -1,4 +1,6 @@
-"""How hard the tests look: Hypothesis' profiles."""
+"""How hard the tests look: Hypothesis' profiles; and what every test may take for granted."""
+
+import signal
 
 from hypothesis import HealthCheck, settings
 
@@ -14,3 +16,7 @@ settings.register_profile("default", max_examples=EXAMPLES, derandomize=True, da
 settings.register_profile("laws", max_examples=100 * EXAMPLES, print_blob=True, **patient)
 
 settings.load_profile("default")
+
+# A shell that starts us in the background has us ignore Ctrl-C, and our children inherit that; some tests send it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -14,7 +14,8 @@
     │   ├── UnfinishedDatasetError                           shards are missing or still being written
     │   ├── CorruptShardError                                a file disagrees with what was recorded
     │   ├── DatasetChangedError                              the data changed under a live reader
-    │   └── SchemaMismatchError        (ValueError)          stored and asked-for element types differ
+    │   ├── SchemaMismatchError        (ValueError)          stored and asked-for element types differ
+    │   └── UnsafeDataError            (ValueError)          reading it could run code; needs the caller's word
     ├── WriteError
     │   ├── FieldError                 (ValueError)          a record does not fit the schema
     │   ├── PublishedError                                   the dataset is published and so immutable
@@ -60,6 +61,7 @@ __all__ = [
     "StoreError",
     "TruncatedReadError",
     "UnfinishedDatasetError",
+    "UnsafeDataError",
     "UnsupportedOperationError",
     "WorkerError",
     "WriteError",
@@ -187,6 +189,17 @@ class SchemaMismatchError(DatasetError, ValueError):
     def __init__(self, where: str, what: str, stored: object, requested: object) -> None:
         super().__init__(f"{where} stores {what} {stored!r}, but {requested!r} was requested; ask for the stored one")
         self.where, self.what, self.stored, self.requested = where, what, stored, requested
+
+
+class UnsafeDataError(DatasetError, ValueError):
+    """Reading this data could run whatever code its writer put in."""
+
+    def __init__(self, what: str, option: str, otherwise: str) -> None:
+        super().__init__(
+            f"{what}, and reading them can run any code that is in them; pass {option} only for data whose writer you "
+            f"trust, or read the bytes with {otherwise}"
+        )
+        self.what, self.option = what, option
 
 
 class WriteError(HeadraceError):

@@ -47,6 +47,13 @@ class ShardRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     length: int
     files: tuple[FileRecord, ...]
 
+    def file(self, suffix: str) -> FileRecord:
+        """The file whose name ends so; CorruptShardError when the shard has none."""
+        for file in self.files:
+            if file.name.endswith(f".{suffix}"):
+                return file
+        raise ManifestError(f"{self.files[0].name}", f"its shard is recorded without its file .{suffix}")
+
 
 class Receipt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The commit of one shard. A shard without a valid receipt does not exist."""

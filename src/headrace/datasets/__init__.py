@@ -1,16 +1,17 @@
 """One module a kind of dataset: its storage, writer, reader and map-style dataset; and the commits that they share.
 
-storage.py  stream.py  stream_writer.py     what users hold
+stream.py  documents.py  annotated.py       what users hold: storages, and each kind's writing and reading
+storage.py  writer.py  windows.py           what those have in common
 ledger.py  opening.py  publication.py       which directory is a dataset, and how it becomes one
 attempts.py                                 one shard's way to its receipt
-shard_files.py  verification.py             reading bytes back, fast; and suspiciously
+shard_files.py  payloads.py  verification.py  reading bytes back, fast; and suspiciously
 """
 
 from headrace.datasets.asynchronous import AsyncReader
 from headrace.datasets.read_interfaces import MmapIO, PosixPreadIO, SeekIO
-from headrace.datasets.stream import StreamDataset, StreamReader, StreamStorage, WindowBatch
-from headrace.datasets.stream_writer import StreamWriter
+from headrace.datasets.stream import StreamStorage, StreamWriter, WindowBatch
 from headrace.datasets.verification import Damage
+from headrace.datasets.windows import StreamDataset, StreamReader
 
 __all__ = [
     "AsyncReader",

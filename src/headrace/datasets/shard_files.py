@@ -42,19 +42,30 @@ Bytes = NDArray[np.uint8]
 class ShardFiles:
     """One file of each shard, by number. Handles belong to a process; after a fork they are made anew.
 
-    names, sizes and lengths in elements have one entry a shard. evidence is what the dataset rests on (its manifest, or
-    one file a shard): when another version of it is found as a shard is opened, the data was replaced, and that is
-    said. Safe to use from several threads.
+    names and sizes have one entry a shard. evidence is what the dataset rests on (its manifest, or one file a shard):
+    when another version of it is found as a shard is opened, the data was replaced, and that is said. share is how many
+    such sets of files one dataset maps. Safe to use from several threads.
     """
 
     def __init__(
-        self, store: Store, names: Sequence[str], sizes_bytes: NDArray[np.int64], evidence: Sequence[FileInfo]
+        self,
+        store: Store,
+        names: Sequence[str],
+        sizes_bytes: NDArray[np.int64],
+        evidence: Sequence[FileInfo],
+        share: int = 1,
     ) -> None:
         self.store = store
+        self._share = share
         self.names = names
         self.sizes_bytes = sizes_bytes
         self._evidence = evidence
         self._versions: dict[int, str] = {}
+
+    @property
+    def max_views(self) -> int:
+        """How many of these files may be mapped at a time."""
+        return max(1, self.store.max_views // self._share)
 
     def view(self, shard: int) -> Bytes:
         """The shard's bytes, mapped where the store can and else read whole; its size and version are checked."""
@@ -69,9 +80,10 @@ class ShardFiles:
         return np.frombuffer(view, np.uint8)
 
     def ranges(self, shard: int, starts: NDArray[np.int64], num_bytes: NDArray[np.int64]) -> list[memoryview]:
-        """The bytes at these places of the shard's file, in request order."""
+        """The bytes at these places of the shard's file, in request order; neighbours are read as one."""
+        begins, counts, owners = _joined(starts, num_bytes)
         try:
-            views = self.store.get_ranges(self.names[shard], starts, num_bytes)
+            joined = self.store.get_ranges(self.names[shard], begins, counts)
         except NotFoundError:
             self._check(shard)
             raise self._missing(shard) from None
@@ -79,7 +91,9 @@ class ShardFiles:
             self._check(shard)
             raise self._wrong_size(shard, error.size) from error
         self._check(shard)
-        return views
+        insides = starts - begins[owners]
+        places = zip(owners.tolist(), insides.tolist(), (insides + num_bytes).tolist(), strict=True)
+        return [joined[owner][begin:end] for owner, begin, end in places]
 
     def _check(self, shard: int) -> None:
         """To be called after reading: while the evidence stands no file has been replaced, so what was read is good."""
@@ -128,8 +142,8 @@ class RowGather:
     ) -> None:
         self._files = files
         self._itemsize = itemsize
-        self._stride = stride
-        self._row_elements = row_elements
+        self.stride = stride
+        self.row_elements = row_elements
         self._ends = np.cumsum(lengths, dtype=np.int64)
         self._starts = self._ends - lengths
         total = int(self._ends[-1]) if len(lengths) else 0
@@ -172,6 +186,12 @@ class RowGather:
             del table, maps  # they may have to make room
             return self._slow_rows(items)
 
+    def start(self, item: int) -> int:
+        """The element where the row begins; negative items count from the end, IndexError outside."""
+        if not -self.num_rows <= item < self.num_rows:
+            raise IndexError(f"window {item} is outside a dataset of {self.num_rows} windows")
+        return (item % self.num_rows) * self.stride
+
     def elements(self, start: int, num_elements: int) -> tuple[Bytes, NDArray[np.int64], NDArray[np.int64]]:
         """num_elements from start on, running over shard ends and from the last shard into the first.
 
@@ -210,17 +230,17 @@ class RowGather:
         segments = self._edges.searchsorted(items.view(np.uint64), "right")
         inside = segments % 2 == 1
         for place in np.flatnonzero(~inside).tolist():
-            out[place] = self.elements(int(items[place]) * self._stride, self._row_elements)[0]
+            out[place] = self.elements(int(items[place]) * self.stride, self.row_elements)[0]
         places = np.flatnonzero(inside)
         shards = segments[places] // 2
         if self._can_map:
-            limit = self._files.store.max_views
+            limit = self._files.max_views
             for begin in range(0, len(places), limit):  # so that no batch, however spread, maps more than the limit
                 part = places[begin : begin + limit]
                 maps = self._mapped(np.unique(shards[begin : begin + limit]).tolist())
                 if self._row_bytes > _LONGEST_ROW:
                     for place, shard in zip(part.tolist(), (segments[part] // 2).tolist(), strict=True):
-                        at = (int(items[place]) * self._stride - int(self._starts[shard])) * self._itemsize
+                        at = (int(items[place]) * self.stride - int(self._starts[shard])) * self._itemsize
                         out[place] = maps.views[shard][at : at + self._row_bytes]
                 else:
                     addresses = maps.origins[segments[part]] + items[part] * self._step_bytes
@@ -229,7 +249,7 @@ class RowGather:
         else:
             for shard in np.unique(shards).tolist():
                 part = places[shards == shard]
-                begins = (items[part] * self._stride - self._starts[shard]) * self._itemsize
+                begins = (items[part] * self.stride - self._starts[shard]) * self._itemsize
                 views = self._files.ranges(shard, begins, np.full(len(part), self._row_bytes, np.int64))
                 for place, view in zip(part.tolist(), views, strict=True):
                     out[place] = np.frombuffer(view, np.uint8)
@@ -242,7 +262,7 @@ class RowGather:
         with self._lock:
             maps = self._maps
             missing = [shard for shard in shards if shard not in maps.views]
-            if len(maps.views) + len(missing) > self._files.store.max_views:
+            if len(maps.views) + len(missing) > self._files.max_views:
                 # Start over rather than choose: rows in flight keep the old maps alive, and the rest is unmapped.
                 self._maps = maps = _Maps(len(self._edges) + 1)
                 missing = list(shards)
@@ -266,6 +286,21 @@ class RowGather:
                 address = int(view.__array_interface__["data"][0])
                 # Where item 0 would begin if the whole dataset lay before this shard.
                 maps.origins[2 * shard + 1] = address - _PAGE - int(self._starts[shard]) * self._itemsize
+
+
+def _joined(
+    starts: NDArray[np.int64], num_bytes: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Ranges that touch or overlap made one: their starts, their sizes, and for each given range which one holds it."""
+    order = np.argsort(starts, kind="stable")
+    begins, ends = starts[order], np.maximum.accumulate((starts + num_bytes)[order])
+    is_first = np.ones(len(order), np.bool_)
+    is_first[1:] = begins[1:] > ends[:-1]
+    firsts = np.flatnonzero(is_first)
+    lasts = np.append(firsts[1:], len(order))[: len(firsts)] - 1
+    owners = np.empty(len(order), np.int64)
+    owners[order] = np.cumsum(is_first) - 1
+    return begins[firsts], ends[lasts] - begins[firsts], owners
 
 
 def _process_memory(row_bytes: int) -> NDArray[Any]:

@@ -1,0 +1,191 @@
+"""Documents: payloads of any length back to back, and where each begins (GuideLoom's layout).
+
+    NNNNNNN.out_of_band.bin      payload 0 | payload 1 | ... | payload n-1
+    NNNNNNN.out_of_band.index    n + 1 int64, little endian: 0, end of payload 0, end of payload 1, ...
+
+A format turns a record into one payload (`pack`) and a payload into a sample (`unpack`). What is read equals what was
+appended; what would come back different is refused.
+"""
+
+import pickle  # noqa: TID251 - reading needs the caller's allow_pickle=True
+from typing import Any, Protocol, runtime_checkable
+
+import msgspec
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from headrace.errors import FieldError, UnsafeDataError
+from headrace.formats.stream import StreamArrayFormat, disk_dtype
+from headrace.manifest import JsonType, dtype_from_json, dtype_to_json
+
+__all__ = [
+    "DocumentBytesFormat",
+    "DocumentFormat",
+    "DocumentJsonFormat",
+    "DocumentNumpyFormat",
+    "DocumentPickleFormat",
+    "Payload",
+    "document_format",
+    "document_schema",
+    "payload_bytes",
+]
+
+Payload = bytes | bytearray | memoryview
+
+
+@runtime_checkable
+class DocumentFormat(Protocol):
+    """How records become payloads and payloads become samples; any object with these two methods will do.
+
+    A format may also have `dtype`, the element type of which every payload is a whole number (`lengths` then counts
+    elements), or `encoding`, a name. Either is recorded, so that another format is refused when the dataset is opened.
+    """
+
+    def pack(self, data: Any) -> Payload:
+        """The record as bytes: any contiguous buffer, whatever its item size."""
+        ...
+
+    def unpack(self, encoded_data: memoryview, shard: int) -> Any:
+        """The sample. encoded_data holds exactly the payload's bytes, writable and its own."""
+        ...
+
+
+class DocumentBytesFormat:
+    """Documents are bytes, as they are. It also reads any other dataset of documents, undecoded."""
+
+    encoding = "bytes"
+
+    def __repr__(self) -> str:
+        return "DocumentBytesFormat()"
+
+    def pack(self, data: Payload) -> Payload:
+        """The record itself: bytes, bytearray, or a contiguous memoryview."""
+        return data
+
+    def unpack(self, encoded_data: memoryview, shard: int) -> bytes:
+        """The payload."""
+        return bytes(encoded_data)
+
+
+class DocumentJsonFormat:
+    """Documents are JSON: None, booleans, numbers, strings, lists, and dicts with string keys.
+
+    What JSON would change is refused: tuples, keys that are no strings, NaN, bytes, dates.
+    """
+
+    encoding = "json"
+
+    def __repr__(self) -> str:
+        return "DocumentJsonFormat()"
+
+    def pack(self, data: Any) -> bytes:
+        """The record as compact UTF-8 JSON; FieldError when it would not come back the same."""
+        try:
+            encoded = msgspec.json.encode(data)
+            same = msgspec.json.decode(encoded) == data
+        except (TypeError, ValueError, OverflowError, RecursionError) as error:
+            raise FieldError("document", f"is not JSON ({error})") from None
+        if same is not True:  # arrays compare to arrays
+            raise FieldError(
+                "document",
+                "would come back different from JSON; use lists for tuples, strings for keys, null for NaN, and text "
+                "for bytes and dates",
+            )
+        return encoded
+
+    def unpack(self, encoded_data: memoryview, shard: int) -> Any:
+        """The decoded document; ValueError for a payload that is no JSON."""
+        return msgspec.json.decode(encoded_data)
+
+
+class DocumentNumpyFormat:
+    """Documents are 1-D arrays of one element type, such as the uint16 token ids of a text.
+
+    Integers must fit the type and floats are refused for integers: FieldError names value and position. Samples are
+    writable arrays; those of one batch share its memory.
+    """
+
+    def __init__(self, dtype: DTypeLike) -> None:
+        self.dtype: np.dtype[Any] = disk_dtype(np.dtype(dtype))
+        self._elements = StreamArrayFormat(self.dtype)
+
+    def __repr__(self) -> str:
+        return f"DocumentNumpyFormat({self.dtype.str if self.dtype.names is None else self.dtype.descr!r})"
+
+    def pack(self, data: Any) -> memoryview:
+        """The elements by value, in the stored type."""
+        elements = self._elements.pack(data)
+        if elements.ndim != 1:
+            raise FieldError("document", f"has shape {elements.shape}; a document is an array of one dimension")
+        return np.ascontiguousarray(elements).view(np.uint8).data
+
+    def unpack(self, encoded_data: memoryview, shard: int) -> NDArray[Any]:
+        """The elements, sharing memory with encoded_data."""
+        return np.frombuffer(encoded_data, self.dtype)
+
+
+class DocumentPickleFormat:
+    """Documents are pickled objects. Reading them can run any code that their writer put in, so it is refused unless
+    allow_pickle=True says that you trust him.
+
+    Files are GuideLoom's, byte for byte, under the same Python: both use its default protocol.
+    """
+
+    encoding = "pickle"
+
+    def __init__(self, allow_pickle: bool = False) -> None:
+        self.allow_pickle = allow_pickle
+
+    def __repr__(self) -> str:
+        return f"DocumentPickleFormat(allow_pickle={self.allow_pickle})"
+
+    def pack(self, data: Any) -> bytes:
+        """The pickled record."""
+        return pickle.dumps(data)
+
+    def unpack(self, encoded_data: memoryview, shard: int) -> Any:
+        """The object; UnsafeDataError without allow_pickle=True."""
+        if not self.allow_pickle:
+            raise UnsafeDataError(
+                "these documents are pickles", "DocumentPickleFormat(allow_pickle=True)", "DocumentBytesFormat()"
+            )
+        return pickle.loads(encoded_data)  # noqa: S301 - the caller opted in
+
+
+def document_schema(storage_format: DocumentFormat) -> JsonType:
+    """What a manifest says of payloads: an element type, {"encoding": name}, or null for a format of one's own."""
+    dtype = getattr(storage_format, "dtype", None)
+    if isinstance(dtype, np.dtype):
+        return dtype_to_json(disk_dtype(dtype))
+    encoding = getattr(storage_format, "encoding", None)
+    return {"encoding": encoding} if isinstance(encoding, str) else None
+
+
+def document_format(schema: JsonType, where: str) -> DocumentFormat:
+    """The format that reads payloads of this schema: bytes where nothing is known of them.
+
+    ManifestError for a schema that makes no sense. Pickles get a format that refuses to read them.
+    """
+    match schema:
+        case None:
+            return DocumentBytesFormat()
+        case {"encoding": "json", **rest} if not rest:
+            return DocumentJsonFormat()
+        case {"encoding": "pickle", **rest} if not rest:
+            return DocumentPickleFormat()
+        case {"encoding": str(), **rest} if not rest:
+            return DocumentBytesFormat()
+    return DocumentNumpyFormat(dtype_from_json(schema, where))
+
+
+def payload_bytes(payload: Any, what: str = "document") -> Payload:
+    """What pack() returned, as single bytes; FieldError for what is no contiguous buffer."""
+    if isinstance(payload, bytes | bytearray):
+        return payload
+    if not isinstance(payload, memoryview):
+        raise FieldError(what, f"pack() returned {type(payload).__name__}, not bytes, bytearray or a memoryview")
+    if not payload.c_contiguous:
+        raise FieldError(what, "pack() returned a memoryview that is not contiguous; copy it with .tobytes()")
+    if payload.nbytes == 0:
+        return b""
+    return payload if payload.format == "B" and payload.ndim == 1 else payload.cast("B")

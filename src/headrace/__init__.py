@@ -22,6 +22,10 @@ _ROOMS = {
     "headrace.datasets": (
         "AsyncReader",
         "Damage",
+        "DocumentDataset",
+        "DocumentReader",
+        "DocumentStorage",
+        "DocumentWriter",
         "MmapIO",
         "PosixPreadIO",
         "SeekIO",
@@ -35,20 +39,58 @@ _ROOMS = {
         "HeadraceError",
         "StateMismatchError",
         "UnfinishedDatasetError",
+        "UnsafeDataError",
     ),
-    "headrace.formats": ("StreamArrayFormat", "StreamFormat", "StreamNumpyFormat"),
-    "headrace.loading": ("ElasticBatchSampler", "StatefulDataLoader", "stack"),
+    "headrace.formats": (
+        "AnnotatedFormat",
+        "DocumentBytesFormat",
+        "DocumentFormat",
+        "DocumentJsonFormat",
+        "DocumentNumpyFormat",
+        "DocumentPickleFormat",
+        "SpanFormat",
+        "SpanNumpyFormat",
+        "StreamArrayFormat",
+        "StreamFormat",
+        "StreamNumpyFormat",
+    ),
+    "headrace.loading": (
+        "ElasticBatchSampler",
+        "StatefulDataLoader",
+        "stack",
+    ),
     "headrace.manifest": ("Manifest",),
-    "headrace.planning": ("Permutation", "derive_seed"),
-    "headrace.preparation": ("Report", "prepare", "split_text_files"),
-    "headrace.store": ("LocalStore", "MemoryStore", "Store"),
+    "headrace.planning": (
+        "Permutation",
+        "derive_seed",
+    ),
+    "headrace.preparation": (
+        "Report",
+        "prepare",
+        "split_text_files",
+    ),
+    "headrace.store": (
+        "LocalStore",
+        "MemoryStore",
+        "Store",
+    ),
     "headrace.views": ("ShuffledDataset",),
 }
 _ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names}
 
 __all__ = [
+    "AnnotatedFormat",
     "AsyncReader",
     "Damage",
+    "DocumentBytesFormat",
+    "DocumentDataset",
+    "DocumentFormat",
+    "DocumentJsonFormat",
+    "DocumentNumpyFormat",
+    "DocumentPickleFormat",
+    "DocumentReader",
+    "DocumentStorage",
+    "DocumentWriter",
     "ElasticBatchSampler",
     "HeadraceError",
     "LocalStore",
@@ -60,6 +102,8 @@ __all__ = [
     "Report",
     "SeekIO",
     "ShuffledDataset",
+    "SpanFormat",
+    "SpanNumpyFormat",
     "StateMismatchError",
     "StatefulDataLoader",
     "Store",
@@ -71,6 +115,7 @@ __all__ = [
     "StreamStorage",
     "StreamWriter",
     "UnfinishedDatasetError",
+    "UnsafeDataError",
     "WindowBatch",
     "derive_seed",
     "prepare",
@@ -84,6 +129,10 @@ if TYPE_CHECKING:
     from headrace.datasets import (
         AsyncReader,
         Damage,
+        DocumentDataset,
+        DocumentReader,
+        DocumentStorage,
+        DocumentWriter,
         MmapIO,
         PosixPreadIO,
         SeekIO,
@@ -93,8 +142,20 @@ if TYPE_CHECKING:
         StreamWriter,
         WindowBatch,
     )
-    from headrace.errors import HeadraceError, StateMismatchError, UnfinishedDatasetError
-    from headrace.formats import StreamArrayFormat, StreamFormat, StreamNumpyFormat
+    from headrace.errors import HeadraceError, StateMismatchError, UnfinishedDatasetError, UnsafeDataError
+    from headrace.formats import (
+        AnnotatedFormat,
+        DocumentBytesFormat,
+        DocumentFormat,
+        DocumentJsonFormat,
+        DocumentNumpyFormat,
+        DocumentPickleFormat,
+        SpanFormat,
+        SpanNumpyFormat,
+        StreamArrayFormat,
+        StreamFormat,
+        StreamNumpyFormat,
+    )
     from headrace.loading import ElasticBatchSampler, StatefulDataLoader, stack
     from headrace.manifest import Manifest
     from headrace.planning import Permutation, derive_seed

@@ -8,6 +8,7 @@ shard_files.py  payloads.py  verification.py  reading bytes back, fast; and susp
 """
 
 from headrace.datasets.asynchronous import AsyncReader
+from headrace.datasets.documents import DocumentDataset, DocumentReader, DocumentStorage, DocumentWriter
 from headrace.datasets.read_interfaces import MmapIO, PosixPreadIO, SeekIO
 from headrace.datasets.stream import StreamStorage, StreamWriter, WindowBatch
 from headrace.datasets.verification import Damage
@@ -16,6 +17,10 @@ from headrace.datasets.windows import StreamDataset, StreamReader
 __all__ = [
     "AsyncReader",
     "Damage",
+    "DocumentDataset",
+    "DocumentReader",
+    "DocumentStorage",
+    "DocumentWriter",
     "MmapIO",
     "PosixPreadIO",
     "SeekIO",

@@ -27,10 +27,18 @@ class Opened(NamedTuple):
     evidence: tuple[FileInfo, ...]  # the manifest, or one file a shard; another version means the data was replaced
 
 
-def open_directory(store: Store, kind: str, suffixes: frozenset[str], *, check_sizes: bool = True) -> Opened:
+def open_directory(
+    store: Store,
+    kind: str,
+    suffixes: frozenset[str],
+    optional: frozenset[str] = frozenset(),
+    *,
+    check_sizes: bool = True,
+) -> Opened:
     """The dataset in store; NoDatasetError or UnfinishedDatasetError say why it does not exist.
 
-    suffixes are the files that a shard of this kind has, to tell a foreign directory of another kind. check_sizes=False
+    suffixes are the files that a shard of this kind has, to tell a foreign directory of another kind; optional ones may
+    be absent where a shard is empty. check_sizes=False
     opens a directory of receipts also where files disagree with them, for somebody who looks at every file himself.
     """
     ledger = Ledger(store, kind)
@@ -38,7 +46,7 @@ def open_directory(store: Store, kind: str, suffixes: frozenset[str], *, check_s
         return Opened(found[0], published=True, by_headrace=True, evidence=(found[1],))
     if ledger.has_commits():
         return _open_receipts(ledger, check_sizes=check_sizes)
-    return _open_foreign(ledger, suffixes)
+    return _open_foreign(ledger, suffixes, optional)
 
 
 def _open_receipts(ledger: Ledger, *, check_sizes: bool) -> Opened:
@@ -62,7 +70,7 @@ def _open_receipts(ledger: Ledger, *, check_sizes: bool) -> Opened:
     )
 
 
-def _open_foreign(ledger: Ledger, suffixes: frozenset[str]) -> Opened:
+def _open_foreign(ledger: Ledger, suffixes: frozenset[str], optional: frozenset[str]) -> Opened:
     shards: dict[int, dict[str, FileInfo]] = {}
     for info in ledger.store.list(recursive=False):
         if named := shard_and_suffix(info.path):
@@ -74,7 +82,8 @@ def _open_foreign(ledger: Ledger, suffixes: frozenset[str]) -> Opened:
             ledger.where, f"the files of shards {numbers(gaps)} of 0 to {max(shards)} are missing"
         )
     for shard, files in shards.items():
-        if set(files) != suffixes:
+        is_empty = not any(info.size_bytes for info in files.values())
+        if not suffixes - (optional if is_empty else frozenset()) <= set(files) <= suffixes:
             where = f"{ledger.where}, shard {shard}"
             raise SchemaMismatchError(where, "files", sorted(files), sorted(suffixes))
     ordered = [[files[suffix] for suffix in sorted(files)] for _, files in sorted(shards.items())]

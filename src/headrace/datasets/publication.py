@@ -36,8 +36,11 @@ PATIENCE_S = 10.0
 class Publication:
     """What changes the commit state of one dataset directory. Keeps no state of its own."""
 
-    def __init__(self, store: Store, kind: str, suffixes: frozenset[str]) -> None:
+    def __init__(
+        self, store: Store, kind: str, suffixes: frozenset[str], optional: frozenset[str] = frozenset()
+    ) -> None:
         self._store = store
+        self._optional = optional
         self._suffixes = suffixes
         self._ledger = Ledger(store, kind)
 
@@ -77,7 +80,9 @@ class Publication:
         if metadata is not None:
             metadata = json_object(metadata)
         if not self._ledger.is_published() and not self._ledger.has_commits():
-            open_directory(self._store, self._ledger.kind, self._suffixes)  # for its errors: is anything here at all?
+            open_directory(
+                self._store, self._ledger.kind, self._suffixes, self._optional
+            )  # for its errors: is anything here at all?
             raise UnfinishedDatasetError(
                 self._ledger.where, "its files have no receipts", "they open as they are; only Headrace's are published"
             )

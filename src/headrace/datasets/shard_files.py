@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from headrace.errors import CorruptShardError, DatasetChangedError, NotFoundError, TruncatedReadError
 from headrace.store import FileInfo, Store
 
-__all__ = ["RowGather", "ShardFiles"]
+__all__ = ["RowGather", "ShardFiles", "ShardViews"]
 
 _NOWHERE = np.int64(-(1 << 62))
 _LONGEST_ROW = 1 << 14  # bytes; NumPy bounds an array's items times their size, and beyond it the copy is what costs
@@ -67,7 +67,7 @@ class ShardFiles:
         """How many of these files may be mapped at a time."""
         return max(1, self.store.max_views // self._share)
 
-    def view(self, shard: int) -> Bytes:
+    def view(self, shard: int) -> memoryview:
         """The shard's bytes, mapped where the store can and else read whole; its size and version are checked."""
         try:
             view = self.store.view(self.names[shard])
@@ -77,7 +77,7 @@ class ShardFiles:
         self._check(shard)
         if len(view) != self.sizes_bytes[shard]:
             raise self._wrong_size(shard, len(view))
-        return np.frombuffer(view, np.uint8)
+        return view
 
     def ranges(self, shard: int, starts: NDArray[np.int64], num_bytes: NDArray[np.int64]) -> list[memoryview]:
         """The bytes at these places of the shard's file, in request order; neighbours are read as one."""
@@ -123,12 +123,58 @@ class ShardFiles:
         return CorruptShardError(self.store.location, shard, problem)
 
 
-class _Maps:
-    """What is mapped: views that keep the memory alive, and the origins made from them. Grows; never shrinks."""
+class ShardViews:
+    """The shards' files as memory, mapped at first use and no more of them than may be. Safe with threads and forks."""
 
-    def __init__(self, num_segments: int) -> None:
+    def __init__(self, files: ShardFiles) -> None:
+        self._files = files
+        self._reset()
+
+    def _reset(self) -> None:
+        self._process = os.getpid()
+        self._lock = threading.Lock()
+        self._views: dict[int, memoryview] = {}
+
+    def has_room(self, shards: Sequence[int]) -> bool:
+        """Whether hold() can map these without starting over."""
+        views = self._views
+        return len(views) + sum(shard not in views for shard in shards) <= self._files.max_views
+
+    def hold(self, shards: Sequence[int]) -> dict[int, memoryview]:
+        """A dict that has all these shards (no more than files.max_views); they stay mapped while it lives.
+
+        It grows with later calls, until another one takes its place: let go of it then, so that files can be closed.
+        """
+        views = self._views
+        if self._process == os.getpid() and all(shard in views for shard in shards):
+            return views
+        if self._process != os.getpid():
+            self._reset()  # the parent's lock may have been held as it forked
+        with self._lock:
+            if not self.has_room(shards):
+                # Start over rather than choose: what is in use keeps the old ones alive, and the rest is unmapped.
+                self._views = {}
+            try:
+                self._map(shards)
+            except OSError as error:
+                if error.errno not in (errno.EMFILE, errno.ENFILE) or not self._views:
+                    raise
+                self._views = {}
+                self._map(shards)
+            return self._views
+
+    def _map(self, shards: Sequence[int]) -> None:
+        for shard in shards:
+            if shard not in self._views:
+                self._views[shard] = self._files.view(shard)
+
+
+class _Maps:
+    """Views that keep the memory alive, and the origins made from them. Grows; never shrinks."""
+
+    def __init__(self, num_segments: int, views: dict[int, memoryview]) -> None:
         self.origins = np.full(num_segments, _NOWHERE, np.int64)
-        self.views: dict[int, Bytes] = {}
+        self.views = views
 
 
 class RowGather:
@@ -165,7 +211,11 @@ class RowGather:
     def _reset(self) -> None:
         self._process = os.getpid()
         self._lock = threading.Lock()
-        self._maps = _Maps(len(self._edges) + 1)
+        self._views = ShardViews(self._files)
+        self._let_go()
+
+    def _let_go(self) -> None:
+        self._maps = _Maps(len(self._edges) + 1, {})
         self._table: NDArray[np.void] | None = None
 
     def rows(self, items: NDArray[np.int64]) -> NDArray[np.void]:
@@ -215,7 +265,7 @@ class RowGather:
         if len(out) == 0:
             return
         if self._can_map:
-            out[:] = self._mapped([shard]).views[shard][begin_byte : begin_byte + len(out)]
+            out[:] = _array(self._mapped([shard]).views[shard])[begin_byte : begin_byte + len(out)]
         else:
             begin, count = np.array([begin_byte], np.int64), np.array([len(out)], np.int64)
             out[:] = np.frombuffer(self._files.ranges(shard, begin, count)[0], np.uint8)
@@ -241,7 +291,7 @@ class RowGather:
                 if self._row_bytes > _LONGEST_ROW:
                     for place, shard in zip(part.tolist(), (segments[part] // 2).tolist(), strict=True):
                         at = (int(items[place]) * self.stride - int(self._starts[shard])) * self._itemsize
-                        out[place] = maps.views[shard][at : at + self._row_bytes]
+                        out[place] = _array(maps.views[shard])[at : at + self._row_bytes]
                 else:
                     addresses = maps.origins[segments[part]] + items[part] * self._step_bytes
                     out[part] = self._memory[addresses].view(np.uint8).reshape(len(part), -1)
@@ -260,32 +310,29 @@ class RowGather:
         if self._process != os.getpid():
             self._reset()  # the parent's lock may have been held as it forked
         with self._lock:
-            maps = self._maps
-            missing = [shard for shard in shards if shard not in maps.views]
-            if len(maps.views) + len(missing) > self._files.max_views:
-                # Start over rather than choose: rows in flight keep the old maps alive, and the rest is unmapped.
-                self._maps = maps = _Maps(len(self._edges) + 1)
-                missing = list(shards)
+            if not self._views.has_room(shards):
+                self._let_go()
             try:
-                self._map(maps, missing)
+                views = self._views.hold(shards)
             except OSError as error:
                 if error.errno not in (errno.EMFILE, errno.ENFILE) or not self._maps.views:
                     raise
-                self._maps = maps = _Maps(len(self._edges) + 1)
-                self._map(maps, shards)
+                self._let_go()
+                views = self._views.hold(shards)
+            maps = self._maps if self._maps.views is views else _Maps(len(self._edges) + 1, views)
+            for shard in shards:
+                if len(views[shard]) and self._row_bytes <= _LONGEST_ROW:
+                    address = int(_array(views[shard]).__array_interface__["data"][0])
+                    # Where item 0 would begin if the whole dataset lay before this shard.
+                    maps.origins[2 * shard + 1] = address - _PAGE - int(self._starts[shard]) * self._itemsize
             self._maps = maps
-            if self._is_table and 0 in maps.views:
-                self._table = maps.views[0][: self.num_rows * self._row_bytes].view(self._row)
+            if self._is_table and 0 in views:
+                self._table = _array(views[0])[: self.num_rows * self._row_bytes].view(self._row)
             return maps
 
-    def _map(self, maps: _Maps, shards: Sequence[int]) -> None:
-        for shard in shards:
-            view = self._files.view(shard)
-            maps.views[shard] = view
-            if len(view) and self._row_bytes <= _LONGEST_ROW:
-                address = int(view.__array_interface__["data"][0])
-                # Where item 0 would begin if the whole dataset lay before this shard.
-                maps.origins[2 * shard + 1] = address - _PAGE - int(self._starts[shard]) * self._itemsize
+
+def _array(view: memoryview) -> Bytes:
+    return np.frombuffer(view, np.uint8)
 
 
 def _joined(

@@ -11,7 +11,7 @@ from headrace.datasets.opening import Opened, open_directory
 from headrace.datasets.publication import Publication
 from headrace.datasets.read_interfaces import ReadInterface
 from headrace.datasets.verification import Damage, damaged_files
-from headrace.manifest import Manifest
+from headrace.manifest import Manifest, ShardRecord
 from headrace.store import LocalStore, Store
 
 __all__ = ["Storage"]
@@ -23,7 +23,9 @@ class Storage(Generic[F]):
     """A directory and a format. Subclasses add the writer, the reader and the dataset of their kind."""
 
     kind: ClassVar[str]
-    suffixes: ClassVar[frozenset[str]]
+    suffixes: ClassVar[frozenset[str]]  # the files of a shard
+    optional: ClassVar[frozenset[str]] = frozenset()  # those of them that an empty shard may lack
+    counted: ClassVar[str] = "elements"  # what lengths count
 
     def __init__(
         self,
@@ -48,7 +50,7 @@ class Storage(Generic[F]):
 
     def publication(self) -> Publication:
         """What publishes, withdraws and recovers this directory."""
-        return Publication(self.store, self.kind, self.suffixes)
+        return Publication(self.store, self.kind, self.suffixes, self.optional)
 
     def publish(self, metadata: Mapping[str, Any] | None = None) -> Manifest:
         """The manifest, written to headrace.json once every shard is committed; from then on nothing changes.
@@ -76,7 +78,7 @@ class Storage(Generic[F]):
         return {shard: receipt.task for shard, receipt in finished.items() if receipt.task is not None}
 
     def finished_length(self) -> int:
-        """Elements in the shards that finished_tasks() names."""
+        """What is in the shards that finished_tasks() names."""
         return sum(receipt.length for receipt in Ledger(self.store, self.kind).finished().values())
 
     def is_published(self) -> bool:
@@ -85,7 +87,7 @@ class Storage(Generic[F]):
 
     def open(self) -> Opened:
         """The directory as it is: manifest, and how far it can be trusted."""
-        return open_directory(self.reading_store, self.kind, self.suffixes)
+        return open_directory(self.reading_store, self.kind, self.suffixes, self.optional)
 
     def describe(self) -> dict[str, Any]:
         """Kind, element type, counts and size, whether it is published, and what cannot be checked."""
@@ -112,10 +114,15 @@ class Storage(Generic[F]):
     def verify(self) -> list[Damage]:
         """Every file that disagrees with its record, with the elements it holds; [] when all is well.
 
-        Reads everything and compares sizes and digests. For files without records only sizes can be compared.
+        Reads everything and compares sizes and digests, and whether the files of a shard fit one another. For files
+        without records that is all.
         """
-        opened = open_directory(self.reading_store, self.kind, self.suffixes, check_sizes=False)
-        return damaged_files(self.reading_store, opened)
+        opened = open_directory(self.reading_store, self.kind, self.suffixes, self.optional, check_sizes=False)
+        return damaged_files(self.reading_store, opened, self.shard_problems)
+
+    def shard_problems(self, shard: ShardRecord) -> list[tuple[str, str]]:
+        """(file, what is wrong) where the files of a shard do not fit one another, whatever their digests say."""
+        return []
 
     def fingerprint_of(self, opened: Opened) -> str:
         """The manifest's fingerprint; a digest of names and sizes for files that have no record."""

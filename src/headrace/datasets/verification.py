@@ -1,5 +1,6 @@
 """Reading a dataset again to see whether it is still what was written."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -7,7 +8,7 @@ import xxhash
 
 from headrace.datasets.opening import Opened
 from headrace.errors import NotFoundError, StoreError
-from headrace.manifest import FileRecord
+from headrace.manifest import FileRecord, ShardRecord
 from headrace.store import Store
 
 __all__ = ["Damage", "damaged_files"]
@@ -21,18 +22,23 @@ class Damage(NamedTuple):
     shard: int
     file: str
     problem: str
-    elements: tuple[int, int]  # global range of its shard, exclusive
+    elements: tuple[int, int]  # global range of its shard, exclusive; documents where the dataset counts those
 
 
-def damaged_files(store: Store, opened: Opened) -> list[Damage]:
-    """Every damaged file, in order of shards; [] when all is well. Reads every byte that has a digest."""
+def damaged_files(
+    store: Store, opened: Opened, shard_problems: Callable[[ShardRecord], list[tuple[str, str]]]
+) -> list[Damage]:
+    """Every damaged file, in order of shards; [] when all is well. Reads every byte that has a digest.
+
+    shard_problems gives (file, problem) where the files of a shard, each of them good, do not fit one another.
+    """
     damages = []
     start = 0
     for number, shard in enumerate(opened.manifest.shards):
         stop = start + max(0, shard.length)
-        for file in shard.files:
-            if (problem := _problem(store, file)) is not None:
-                damages.append(Damage(number, file.name, problem, (start, stop)))
+        found = [(file.name, problem) for file in shard.files if (problem := _problem(store, file)) is not None]
+        for name, problem in found or shard_problems(shard):
+            damages.append(Damage(number, name, problem, (start, stop)))
         start = stop
     return damages
 

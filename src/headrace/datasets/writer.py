@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from headrace.datasets.attempts import AttemptFile, OpenFiles, ShardAttempt
 from headrace.datasets.publication import Publication
-from headrace.errors import ClosedError, FieldError
+from headrace.errors import ClosedError, FieldError, WriteError
 from headrace.manifest import JsonType
 from headrace.store import Store
 
@@ -20,6 +20,7 @@ class ShardOutput(ABC):
     """The files of one shard that is being written."""
 
     length = 0  # appended so far, in what the dataset counts
+    is_torn = False  # an append did not end, and nobody knows how much of it was written
 
     def __init__(self, attempt: ShardAttempt, open_files: OpenFiles) -> None:
         self.attempt = attempt
@@ -104,6 +105,7 @@ class Writer(ABC, Generic[O]):
                 while self._shards:
                     shard = next(iter(self._shards))
                     output = self._shards[shard]
+                    self._check_whole(shard, output)
                     output.finish()
                     output.attempt.commit(
                         dtype=self._schema,
@@ -150,8 +152,11 @@ class Writer(ABC, Generic[O]):
         with self._lock:
             self._check_open()
             output = self._shards.get(shard) or self._begun(shard)
+            self._check_whole(shard, output)
             output.attempt.renew()
+            output.is_torn = True
             output.append(packed)
+            output.is_torn = False
             self._lengths[shard] = output.length
 
     def length(self, shard: int) -> int:
@@ -184,6 +189,12 @@ class Writer(ABC, Generic[O]):
             raise ClosedError("this writer is not open; use it in a `with` block, one block a session")
         if self._process != os.getpid():
             raise ClosedError("this writer belongs to the process that opened it; open one in each process")
+
+    def _check_whole(self, shard: int, output: O) -> None:
+        if output.is_torn:
+            raise WriteError(
+                f"shard {shard}: an earlier write failed half-way, so this shard cannot be committed; write it again"
+            )
 
     def _abandon(self) -> None:
         while self._shards:

@@ -1,0 +1,222 @@
+"""Payloads of unequal length, any number a shard: an index of where each ends, and their bytes.
+
+    read   (shard, number) --index--> begin, end --join--> one buffer --cut--> a memoryview a payload
+
+The index is rows of two neighbouring offsets, gathered as token windows are; the bytes of a batch are joined by one
+call. Offsets come from disk: each pair is checked against the file it points into before it is used.
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.datasets.attempts import AttemptFile
+from headrace.datasets.opening import Opened
+from headrace.datasets.shard_files import RowGather, ShardFiles, ShardViews
+from headrace.errors import CorruptShardError
+from headrace.formats.documents import Payload
+from headrace.manifest import FileRecord, ShardRecord
+from headrace.store import Store
+
+__all__ = ["DATA", "INDEX", "PayloadOutput", "Payloads", "index_problem"]
+
+DATA = "out_of_band.bin"
+INDEX = "out_of_band.index"
+_PENDING = 1 << 13
+
+Int64s = NDArray[np.int64]
+
+
+class PayloadOutput:
+    """The two files of one shard's payloads while they are written."""
+
+    def __init__(self, data: AttemptFile, index: AttemptFile) -> None:
+        self.count = 0
+        self._data = data
+        self._index = index
+        self._pending = [0]  # offsets not yet in the index; the first one is always 0
+        self._end = 0
+
+    def append(self, payload: Payload) -> None:
+        """Append one payload."""
+        self._data.append(memoryview(payload))
+        self._end += len(payload)
+        self._pending.append(self._end)
+        self.count += 1
+        if len(self._pending) >= _PENDING:
+            self.finish()
+
+    def extend(self, payloads: Sequence[Payload]) -> None:
+        """Append these payloads."""
+        if len(payloads) < 2:
+            for payload in payloads:
+                self.append(payload)
+            return
+        self.finish()
+        ends = np.fromiter(map(len, payloads), np.int64, len(payloads)).cumsum() + self._end
+        self._data.append(memoryview(b"".join(payloads)))
+        self._index.append(ends.astype("<i8").view(np.uint8).data)
+        self._end = int(ends[-1])
+        self.count += len(payloads)
+
+    def finish(self) -> None:
+        """Hand over every offset."""
+        pending, self._pending = self._pending, []
+        if pending:
+            self._index.append(np.array(pending, "<i8").view(np.uint8).data)
+
+
+class Payloads:
+    """The payloads of all shards of an opened directory. Safe to use from several threads."""
+
+    def __init__(self, store: Store, opened: Opened, share: int) -> None:
+        """share is how many sets of files the dataset maps, these two included."""
+        shards = opened.manifest.shards
+        self._where = store.location
+        indexes = [_file(shard, INDEX) for shard in shards]
+        data = [_file(shard, DATA) for shard in shards]
+        self._sizes = _sizes(data)
+        index_sizes = _sizes(indexes)
+        self._index_files = ShardFiles(store, [_name(file) for file in indexes], index_sizes, opened.evidence, share)
+        self._data_files = ShardFiles(store, [_name(file) for file in data], self._sizes, opened.evidence, share)
+        self._can_map = store.capabilities.view
+        offsets = index_sizes // 8
+        for shard, file in enumerate(indexes):
+            if file is not None and (file.bytes % 8 or file.bytes < 8):
+                raise CorruptShardError(
+                    self._where, shard, f"{file.name} has {file.bytes} bytes; it holds int64 offsets"
+                )
+        self.counts: Int64s = np.maximum(offsets - 1, 0)  # (num_shards,) payloads of each
+        self._index_starts = np.cumsum(offsets) - offsets
+        self._pairs = RowGather(self._index_files, offsets, 8, stride=1, row_elements=2)
+        self._views = ShardViews(self._data_files)
+        self._is_checked = index_sizes == 0
+        if not opened.by_headrace:
+            self._check_ends(np.arange(len(shards)))  # no record says that index and data belong together
+
+    def read(self, shards: Int64s, numbers: Int64s) -> list[memoryview]:
+        """The payloads with these numbers in these shards, in order; all are parts of one writable buffer.
+
+        CorruptShardError for a payload that the shard does not have, or that lies outside its file.
+        """
+        begins, ends = self._bounds(shards, numbers)
+        data = memoryview(self._joined(shards, begins, ends))
+        stops = (ends - begins).cumsum().tolist()
+        return [data[begin:end] for begin, end in pairwise([0, *stops])]
+
+    def lengths(self, item_bytes: int) -> Int64s:
+        """The length of every payload in items of item_bytes bytes, shape (num_payloads,).
+
+        CorruptShardError where offsets go down or a payload is no whole number of items.
+        """
+        self._check_ends(np.arange(len(self.counts)))
+        out = np.empty(int(self.counts.sum()), np.int64)
+        begin = 0
+        for shard, count in enumerate(self.counts.tolist()):
+            if count == 0:
+                continue
+            lengths = out[begin : begin + count]
+            offsets = self._offsets(shard, 0, count + 1)
+            np.subtract(offsets[1:], offsets[:-1], out=lengths)
+            if (lengths < 0).any():
+                raise self._backwards(shard, int((lengths < 0).argmax()))
+            if item_bytes > 1:
+                if (lengths % item_bytes).any():
+                    self._refuse_partial(shard, int((lengths % item_bytes != 0).argmax()), item_bytes)
+                lengths //= item_bytes
+            begin += count
+        return out
+
+    def _bounds(self, shards: Int64s, numbers: Int64s) -> tuple[Int64s, Int64s]:
+        outside = numbers >= self.counts[shards]
+        outside |= numbers < 0
+        if outside.any():
+            place = int(outside.argmax())
+            problem = f"payload {numbers[place]} was asked for, but there are {self.counts[shards[place]]}"
+            raise CorruptShardError(self._where, int(shards[place]), problem)
+        if not self._is_checked[shards].all():
+            self._check_ends(np.unique(shards))
+        bounds = self._pairs.rows(self._index_starts[shards] + numbers).view("<i8").reshape(-1, 2)
+        begins, ends = bounds[:, 0].astype(np.int64), bounds[:, 1].astype(np.int64)
+        bad = ends < begins
+        bad |= begins < 0
+        bad |= ends > self._sizes[shards]
+        if bad.any():
+            raise self._backwards(int(shards[bad.argmax()]), int(numbers[bad.argmax()]))
+        return begins, ends
+
+    def _joined(self, shards: Int64s, begins: Int64s, ends: Int64s) -> bytearray:
+        limit = self._data_files.max_views if self._can_map else len(shards)
+        joined = bytearray()
+        for first in range(0, len(shards), max(1, limit)):  # so that no batch, however spread, maps more than the limit
+            part = slice(first, first + limit)
+            pieces = self._pieces(shards[part], begins[part], ends[part])
+            joined = joined.join(pieces) if first == 0 else joined + bytearray().join(pieces)
+        return joined
+
+    def _pieces(self, shards: Int64s, begins: Int64s, ends: Int64s) -> list[memoryview]:
+        if self._can_map:
+            owners = shards.tolist()
+            # A file of no bytes has nothing to map, and may be absent.
+            views = self._views.hold(list(dict.fromkeys(owners)) if len(self.counts) > 1 else owners[:1])
+            return [views[k][b:e] for k, b, e in zip(owners, begins.tolist(), ends.tolist(), strict=True)]
+        pieces = [memoryview(b"")] * len(shards)
+        for shard in np.unique(shards).tolist():
+            places = np.flatnonzero(shards == shard)
+            found = self._data_files.ranges(shard, begins[places], ends[places] - begins[places])
+            for place, piece in zip(places.tolist(), found, strict=True):
+                pieces[place] = piece
+        return pieces
+
+    def _check_ends(self, shards: Int64s) -> None:
+        for shard in shards[~self._is_checked[shards]].tolist():
+            first, last = (int(self._offsets(shard, k, 1)[0]) for k in (0, int(self.counts[shard])))
+            if first != 0 or last != self._sizes[shard]:
+                name, size = self._data_files.names[shard], self._sizes[shard]
+                problem = f"its index covers bytes {first} to {last} of {name}, which has {size}"
+                raise CorruptShardError(self._where, shard, problem)
+            self._is_checked[shard] = True
+
+    def _offsets(self, shard: int, first: int, count: int) -> NDArray[Any]:
+        """count offsets of the shard's index, from number first on."""
+        raw = self._index_files.ranges(shard, np.array([8 * first]), np.array([8 * count]))[0]
+        return np.frombuffer(raw, "<i8")
+
+    def _backwards(self, shard: int, number: int) -> CorruptShardError:
+        problem = f"the offsets of payload {number} in {self._index_files.names[shard]} go down or past the end"
+        return CorruptShardError(self._where, shard, problem)
+
+    def _refuse_partial(self, shard: int, number: int, item_bytes: int) -> None:
+        problem = f"payload {number} is no whole number of elements of {item_bytes} bytes"
+        raise CorruptShardError(self._where, shard, problem)
+
+
+def index_problem(store: Store, shard: ShardRecord) -> Iterator[tuple[str, str]]:
+    """(file, what is wrong with it) for payload files that do not fit one another; reads the whole index."""
+    index, data = _file(shard, INDEX), _file(shard, DATA)
+    if index is None or data is None:
+        return
+    if index.bytes % 8 or index.bytes < 8:
+        yield index.name, f"has {index.bytes} bytes, but it holds int64 offsets"
+        return
+    offsets = np.frombuffer(store.get_ranges(index.name, np.array([0]), np.array([index.bytes]))[0], "<i8")
+    downs = np.flatnonzero(offsets[1:] < offsets[:-1])
+    if len(downs):
+        yield index.name, f"has offsets that go down, first behind payload {downs[0]}"
+    elif offsets[0] != 0 or offsets[-1] != data.bytes:
+        yield index.name, f"covers bytes {offsets[0]} to {offsets[-1]} of {data.name}, which has {data.bytes}"
+
+
+def _file(shard: ShardRecord, suffix: str) -> FileRecord | None:
+    return next((file for file in shard.files if file.name.endswith(f".{suffix}")), None)
+
+
+def _name(file: FileRecord | None) -> str:
+    return "" if file is None else file.name
+
+
+def _sizes(files: Sequence[FileRecord | None]) -> Int64s:
+    return np.array([0 if file is None else file.bytes for file in files], np.int64)

@@ -20,6 +20,7 @@ __version__ = "0.1.0.dev0"
 
 _ROOMS = {
     "headrace.datasets": (
+        "AnnotatedWriter",
         "AsyncReader",
         "Damage",
         "DocumentDataset",
@@ -29,11 +30,14 @@ _ROOMS = {
         "MmapIO",
         "PosixPreadIO",
         "SeekIO",
+        "SpanBatch",
         "StreamDataset",
         "StreamReader",
         "StreamStorage",
+        "StreamWithMetaStorage",
         "StreamWriter",
         "WindowBatch",
+        "open_storage",
     ),
     "headrace.errors": (
         "HeadraceError",
@@ -58,6 +62,7 @@ _ROOMS = {
         "ElasticBatchSampler",
         "StatefulDataLoader",
         "stack",
+        "stack_segments",
     ),
     "headrace.manifest": ("Manifest",),
     "headrace.planning": (
@@ -80,6 +85,7 @@ _ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names}
 
 __all__ = [
     "AnnotatedFormat",
+    "AnnotatedWriter",
     "AsyncReader",
     "Damage",
     "DocumentBytesFormat",
@@ -102,6 +108,7 @@ __all__ = [
     "Report",
     "SeekIO",
     "ShuffledDataset",
+    "SpanBatch",
     "SpanFormat",
     "SpanNumpyFormat",
     "StateMismatchError",
@@ -113,20 +120,24 @@ __all__ = [
     "StreamNumpyFormat",
     "StreamReader",
     "StreamStorage",
+    "StreamWithMetaStorage",
     "StreamWriter",
     "UnfinishedDatasetError",
     "UnsafeDataError",
     "WindowBatch",
     "derive_seed",
+    "open_storage",
     "prepare",
     "split_text_files",
     "stack",
+    "stack_segments",
 ]
 
 logging.getLogger("headrace").addHandler(logging.NullHandler())
 
 if TYPE_CHECKING:
     from headrace.datasets import (
+        AnnotatedWriter,
         AsyncReader,
         Damage,
         DocumentDataset,
@@ -136,11 +147,14 @@ if TYPE_CHECKING:
         MmapIO,
         PosixPreadIO,
         SeekIO,
+        SpanBatch,
         StreamDataset,
         StreamReader,
         StreamStorage,
+        StreamWithMetaStorage,
         StreamWriter,
         WindowBatch,
+        open_storage,
     )
     from headrace.errors import HeadraceError, StateMismatchError, UnfinishedDatasetError, UnsafeDataError
     from headrace.formats import (
@@ -156,7 +170,7 @@ if TYPE_CHECKING:
         StreamFormat,
         StreamNumpyFormat,
     )
-    from headrace.loading import ElasticBatchSampler, StatefulDataLoader, stack
+    from headrace.loading import ElasticBatchSampler, StatefulDataLoader, stack, stack_segments
     from headrace.manifest import Manifest
     from headrace.planning import Permutation, derive_seed
     from headrace.preparation import Report, prepare, split_text_files

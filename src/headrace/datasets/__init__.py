@@ -2,19 +2,23 @@
 
 stream.py  documents.py  annotated.py       what users hold: storages, and each kind's writing and reading
 storage.py  writer.py  windows.py           what those have in common
+kinds.py                                    which of them a directory holds
 ledger.py  opening.py  publication.py       which directory is a dataset, and how it becomes one
 attempts.py                                 one shard's way to its receipt
 shard_files.py  payloads.py  verification.py  reading bytes back, fast; and suspiciously
 """
 
+from headrace.datasets.annotated import AnnotatedWriter, SpanBatch, StreamWithMetaStorage
 from headrace.datasets.asynchronous import AsyncReader
 from headrace.datasets.documents import DocumentDataset, DocumentReader, DocumentStorage, DocumentWriter
+from headrace.datasets.kinds import open_storage
 from headrace.datasets.read_interfaces import MmapIO, PosixPreadIO, SeekIO
 from headrace.datasets.stream import StreamStorage, StreamWriter, WindowBatch
 from headrace.datasets.verification import Damage
 from headrace.datasets.windows import StreamDataset, StreamReader
 
 __all__ = [
+    "AnnotatedWriter",
     "AsyncReader",
     "Damage",
     "DocumentDataset",
@@ -24,9 +28,12 @@ __all__ = [
     "MmapIO",
     "PosixPreadIO",
     "SeekIO",
+    "SpanBatch",
     "StreamDataset",
     "StreamReader",
     "StreamStorage",
+    "StreamWithMetaStorage",
     "StreamWriter",
     "WindowBatch",
+    "open_storage",
 ]

@@ -26,6 +26,9 @@ class ShardOutput(ABC):
         self.attempt = attempt
         self._open_files = open_files
 
+    def refuse(self, packed: Any) -> None:  # noqa: B027 - most shards take any number
+        """FieldError when the shard has no room for this record."""
+
     @abstractmethod
     def append(self, packed: Any) -> None:
         """Append one packed record; everything about it has been checked."""
@@ -145,19 +148,21 @@ class Writer(ABC, Generic[O]):
         """
         try:
             packed = self._packed(data)
+            self._check_open()
+            with self._lock:
+                self._check_open()
+                output = self._shards.get(shard) or self._begun(shard)
+                self._check_whole(shard, output)
+                output.refuse(packed)
+                output.attempt.renew()
+                output.is_torn = True
+                output.append(packed)
+                output.is_torn = False
+                self._lengths[shard] = output.length
         except FieldError as error:
             place = f"the record after {self._lengths.get(shard, 0)} {self.counted} of shard {shard}"
-            raise FieldError(error.field, error.problem, ", ".join(filter(None, [place, error.record]))) from error
-        self._check_open()
-        with self._lock:
-            self._check_open()
-            output = self._shards.get(shard) or self._begun(shard)
-            self._check_whole(shard, output)
-            output.attempt.renew()
-            output.is_torn = True
-            output.append(packed)
-            output.is_torn = False
-            self._lengths[shard] = output.length
+            record = ", ".join(filter(None, [place, error.record]))
+            raise FieldError(error.field, error.problem, record) from error
 
     def length(self, shard: int) -> int:
         """What was appended to the shard by this writer since it opened; KeyError when it has not begun it."""

@@ -3,6 +3,7 @@
 loader.py    StatefulDataLoader                    sampler.py   the same order for a stock DataLoader
 world.py     which rank of how many                steps.py     cursor -> items of each step
 batches.py   items -> one batch                    collate.py   samples -> tensors
+segments.py  windows with spans -> masked tensors
 parallel.py  who makes the batches                 prefetch.py  threads            workers.py   processes
 epoch.py     the iterator, and what it counts      device.py    tensors -> device
 """
@@ -11,15 +12,18 @@ from headrace.loading.collate import Stack, stack
 from headrace.loading.device import DeviceMover, map_tensors
 from headrace.loading.loader import StatefulDataLoader
 from headrace.loading.sampler import ElasticBatchSampler
+from headrace.loading.segments import StackSegments, stack_segments
 from headrace.loading.world import World, resolve_world
 
 __all__ = [
     "DeviceMover",
     "ElasticBatchSampler",
     "Stack",
+    "StackSegments",
     "StatefulDataLoader",
     "World",
     "map_tensors",
     "resolve_world",
     "stack",
+    "stack_segments",
 ]

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.loading.collate import Stack
+from headrace.loading.segments import StackSegments
 
 __all__ = ["BatchMaker", "named_items"]
 
@@ -47,9 +48,9 @@ class BatchMaker:
             raise
 
     def _empty(self) -> Any:
-        if not isinstance(self.collate_fn, Stack):
-            return self.collate_fn([])
-        return self.collate_fn.empty(self.dataset[0])
+        if isinstance(self.collate_fn, Stack | StackSegments):
+            return self.collate_fn.empty(self.dataset[0])
+        return self.collate_fn([])
 
 
 def named_items(items: Sequence[int]) -> str:

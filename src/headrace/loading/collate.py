@@ -36,8 +36,8 @@ class Stack:
         if stacked is not None:
             tree = stacked()
             if isinstance(tree, dict):
-                return {name: self._tensor(array, name) for name, array in tree.items()}
-            return self._tensor(tree, "")
+                return {name: self.tensor(array, name) for name, array in tree.items()}
+            return self.tensor(tree, "")
         if len(samples) == 0:
             raise ValueError("no samples to stack, and so no structure to give back")
         return self._stacked(samples, samples[0], "")
@@ -50,11 +50,11 @@ class Stack:
         if isinstance(like, torch.Tensor):
             return self._cast(torch.stack(list(samples)) if samples else like.new_empty((0, *like.shape)), name)
         if isinstance(like, np.ndarray):
-            return self._tensor(
+            return self.tensor(
                 _stack_arrays(samples, name) if samples else np.empty((0, *like.shape), like.dtype), name
             )
         if isinstance(like, bool | int | float | complex | np.number | np.bool_):
-            return self._tensor(np.asarray(samples) if samples else np.asarray([like])[:0], name)
+            return self.tensor(np.asarray(samples) if samples else np.asarray([like])[:0], name)
         if isinstance(like, str | bytes) or like is None:
             return list(samples)
         if isinstance(like, Mapping):
@@ -85,7 +85,8 @@ class Stack:
             return self.dtype if is_floating else None
         return self.dtype if is_integer else None
 
-    def _tensor(self, array: NDArray[Any], name: str) -> torch.Tensor:
+    def tensor(self, array: NDArray[Any], name: str) -> torch.Tensor:
+        """The array as a tensor, cast as this field is; memory is shared where nothing has to change."""
         # What a field's type asks for is the same in every batch, and working it out costs more than a small batch.
         try:
             cast = self._casts[name][array.dtype]
@@ -112,7 +113,7 @@ class Stack:
         is_floating = tensor.is_floating_point()
         is_integer = not (is_floating or tensor.is_complex() or tensor.dtype == torch.bool)
         if is_integer and tensor.device.type == "cpu":
-            return self._tensor(tensor.numpy(), name)
+            return self.tensor(tensor.numpy(), name)
         target = self._target(name, is_integer=is_integer, is_floating=is_floating)
         return tensor if target is None else tensor.to(target)
 

@@ -1,0 +1,138 @@
+"""Batches of windows whose spans are kept apart: what a model needs so that no document sees another one.
+
+tokens          a b c | d e f g h        two documents in a window of 8
+segment_ids     1 1 1   2 2 2 2 2        from 1 in each row; 0 is padding
+position_ids    0 1 2   0 1 2 3 4        begin anew with each segment
+labels          b c -   e f g h -        the next token of the same segment, else -100
+cu_seqlens      0       3         8      where segments begin in the whole flattened batch, and its end
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from headrace.loading.collate import Stack
+
+__all__ = ["NO_LABEL", "StackSegments", "stack_segments"]
+
+NO_LABEL = -100  # what torch's cross_entropy ignores
+
+Int64s = NDArray[np.int64]
+
+
+class StackSegments:
+    """Windows with spans to one batch of tensors; see stack_segments."""
+
+    def __init__(self, field: str, dtype: torch.dtype | None, *, labels: bool) -> None:
+        self.field = field
+        self.dtype = dtype
+        self.labels = labels
+        self._stack = Stack(dtype)
+
+    def __repr__(self) -> str:
+        return f"stack_segments({self.field!r}, dtype={self.dtype}, labels={self.labels})"
+
+    def __call__(self, samples: Sequence[Any]) -> dict[str, torch.Tensor]:
+        """The batch; ValueError for no samples, where their length cannot be known, and for unequal ones."""
+        if len(samples) == 0:
+            raise ValueError("no samples to stack, and so no window length to give back")
+        return self._batch(*_rows_and_spans(samples, self.field))
+
+    def empty(self, sample: Any) -> dict[str, torch.Tensor]:
+        """A batch of no rows, for samples that look like this one."""
+        rows, _, _ = _rows_and_spans([sample], self.field)
+        return self._batch(rows[:0], np.zeros(0, np.int64), np.zeros(1, np.int64))
+
+    def _batch(self, rows: NDArray[Any], span_lengths: Int64s, row_spans: Int64s) -> dict[str, torch.Tensor]:
+        """rows has shape (batch, window), row i the spans row_spans[i] to row_spans[i + 1]; a rest is padding."""
+        if self.labels and rows.shape[1] < 2:
+            raise ValueError("labels need windows of at least two elements: the last one is only a label")
+        num_rows, length = rows.shape
+        lengths, ids = _segments(span_lengths, row_spans, length)
+        segments = np.repeat(ids, lengths).reshape(num_rows, length)
+        batch = {}
+        if self.labels:
+            kept = (segments[:, 1:] == segments[:, :-1]) & (segments[:, 1:] > 0)
+            # The last element is only a label: its row is a shorter one, whose last segment lost one element.
+            segments = np.ascontiguousarray(segments[:, :-1])
+            lengths[lengths.cumsum() % length == 0] -= 1
+            batch["labels"] = torch.from_numpy(np.where(kept, rows[:, 1:].astype(np.int64), NO_LABEL))
+            rows, ids, lengths = rows[:, :-1], ids[lengths > 0], lengths[lengths > 0]
+        ends = lengths.cumsum()
+        positions = np.arange(segments.size) - np.repeat(ends - lengths, lengths)
+        batch |= {
+            "input_ids": self._stack.tensor(np.ascontiguousarray(rows), self.field),
+            "position_ids": torch.from_numpy(positions.reshape(segments.shape)),
+            "segment_ids": torch.from_numpy(segments),
+            "cu_seqlens": torch.from_numpy(np.concatenate([[0], ends]).astype(np.int32)),
+        }
+        return batch
+
+
+def stack_segments(
+    field: str = "tokens", dtype: torch.dtype | None = None, *, labels: bool = False
+) -> Callable[[Sequence[Any]], dict[str, torch.Tensor]]:
+    """A collate function for windows with spans (a StreamDataset over SpanNumpyFormat): one segment a span.
+
+    | tensor | shape | meaning |
+    | --- | --- | --- |
+    | input_ids | (batch, window) | the field, as stored or cast to dtype |
+    | position_ids | (batch, window) int64 | place in the segment, from 0 where it begins in this window |
+    | segment_ids | (batch, window) int64 | from 1 in each row; 0 is padding |
+    | cu_seqlens | (num_segments + 1,) int32 | where each segment begins in the flattened batch, then the batch's size |
+    | labels | (batch, window) int64 | with labels=True: the next token if it is in the same segment, else -100 |
+
+    cu_seqlens is what attention over packed sequences takes; padding is a segment of its own there. With labels=True
+    the last element of each window is only a label, so give the dataset extra=1. Samples whose spans add up to less
+    than the window are padded behind.
+    """
+    return StackSegments(field, dtype, labels=labels)
+
+
+def _rows_and_spans(samples: Sequence[Any], field: str) -> tuple[NDArray[Any], Int64s, Int64s]:
+    """(batch, window) elements, the lengths of all spans in order, and where each row's begin among them."""
+    elements = getattr(samples, "elements", None)
+    if elements is not None and hasattr(samples, "row_spans"):
+        if elements.dtype.names is not None:
+            _check_field(field, elements.dtype.names)
+            elements = elements[field]
+        return elements, samples.span_lengths, samples.row_spans  # type: ignore[attr-defined]
+    for sample in samples:
+        if not isinstance(sample, Mapping) or "span_lengths" not in sample:
+            raise TypeError(
+                f"stack_segments needs windows with spans, from a StreamWithMetaStorage with SpanNumpyFormat, not "
+                f"{type(sample).__name__}"
+            )
+        _check_field(field, tuple(sample))
+    lengths = {len(sample[field]) for sample in samples}
+    if len(lengths) > 1:
+        raise ValueError(f"windows have different lengths, {min(lengths)} to {max(lengths)}; they cannot be stacked")
+    counts = [len(sample["span_lengths"]) for sample in samples]
+    return (
+        np.stack([sample[field] for sample in samples]),
+        np.concatenate([sample["span_lengths"] for sample in samples]).astype(np.int64),
+        np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
+    )
+
+
+def _check_field(field: str, known: Sequence[str]) -> None:
+    if field not in known:
+        raise ValueError(f"the windows have no field {field!r}; they have {', '.join(map(repr, known))}")
+
+
+def _segments(span_lengths: Int64s, row_spans: Int64s, length: int) -> tuple[Int64s, Int64s]:
+    """Lengths of all segments, padding behind a row's spans included, and their ids: from 1 in each row, padding 0."""
+    counts = np.diff(row_spans)
+    sums = np.add.reduceat(np.append(span_lengths, 0), row_spans[:-1]) if len(counts) else counts
+    rests = length - np.where(counts > 0, sums, 0)
+    if (rests < 0).any():
+        raise ValueError(f"the spans of row {int((rests < 0).argmax())} are longer than its window of {length}")
+    ids = np.arange(len(span_lengths)) - np.repeat(row_spans[:-1], counts) + 1
+    padded = np.flatnonzero(rests)
+    if len(padded) == 0:
+        return span_lengths.copy(), ids
+    places = row_spans[1:][padded]
+    return np.insert(span_lengths, places, rests[padded]), np.insert(ids, places, 0)

@@ -53,6 +53,7 @@ class Split:
 
     pieces: tuple[Piece, ...]
     document: Document = "file"
+    number: int = 0  # its place among the splits, from which its documents have their ids
     observer: Callable[[int], None] | None = field(default=None, compare=False, repr=False)
 
     @property
@@ -62,7 +63,11 @@ class Split:
 
     def identity(self) -> list[object]:
         """What a task's id is made of: where the bytes are and which they were, never who watches."""
-        return [self.document, [[p.path, p.start, p.stop, p.size_bytes, p.modified_ns] for p in self.pieces]]
+        return [
+            self.document,
+            self.number,
+            [[p.path, p.start, p.stop, p.size_bytes, p.modified_ns] for p in self.pieces],
+        ]
 
     def observed(self, observer: Callable[[int], None]) -> "Split":
         """The same split, which calls observer with the number of bytes whenever it has read some."""
@@ -101,7 +106,9 @@ def split_text_files(
         if not any(_can_be_cut(piece, document) for piece in files):
             num_splits = min(num_splits, sum(piece.size_bytes > 0 for piece in files))
     borders = _borders(files, num_splits, document)
-    return [Split(_between(files, first, last), document) for first, last in pairwise(borders)]
+    return [
+        Split(_between(files, first, last), document, number) for number, (first, last) in enumerate(pairwise(borders))
+    ]
 
 
 def text_kind(path: str) -> str | None:

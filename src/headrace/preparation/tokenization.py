@@ -1,9 +1,12 @@
-"""Turns the documents of a split into records of token ids.
+"""Turns the documents of a split into records of token ids, in one of three layouts.
 
-    split -> documents -> batches of texts -> tokenizer -> one record {"tokens": ids} a batch
+    split -> documents -> batches of texts -> tokenizer -> stream      one record {"tokens": ids} a batch
+                                                        -> documents   one record, its ids, a document
+                                                        -> spans       one record a batch, with one span a document
 
-Every document is followed by the end-of-document token. Text is only ever text: a document that spells out
-`<|endoftext|>` gets the ids of those characters, so that no document can end another one.
+The ids, end to end, are the same in all three. Every document is followed by the end-of-document token. Text is only
+ever text: a document that spells out `<|endoftext|>` gets the ids of those characters, so that no document can end
+another one.
 """
 
 import hashlib
@@ -13,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +25,19 @@ from headrace.errors import InputError
 from headrace.preparation.documents import PIECE_CHARS, read_documents
 from headrace.preparation.sources import Split
 
-__all__ = ["TokenRecords", "Tokenizer", "end_of_document", "load_tokenizer", "token_dtype", "token_records"]
+__all__ = [
+    "Layout",
+    "TokenRecords",
+    "Tokenizer",
+    "document_id",
+    "document_place",
+    "end_of_document",
+    "load_tokenizer",
+    "token_dtype",
+    "token_records",
+]
+
+Layout = Literal["stream", "documents", "spans"]
 
 DTYPE_NAMES = ("auto", "uint16", "uint32", "int32")
 _ENDS = (
@@ -38,6 +53,8 @@ _ENDS = (
 )
 _BATCH_CHARS = PIECE_CHARS
 _BATCH_TEXTS = 4096
+_ORDINAL_BITS = 40
+_MAX_SPLITS = 1 << 63 - _ORDINAL_BITS  # ids are int64, and none is negative
 
 
 class Tokenizer(Protocol):
@@ -188,6 +205,28 @@ def token_dtype(vocab_size: int, name: str = "auto") -> np.dtype[Any]:
     return dtype
 
 
+def document_id(split_number: int, ordinal: int) -> int:
+    """The id of document `ordinal` of a split, the payload of its span: split_number << 40 | ordinal.
+
+    Both count from 0; documents without any text are left out and do not count. So the ids ascend through the dataset,
+    and in a dataset of layout "documents" of the same splits, it is document `ordinal` of shard `split_number`. Raises
+    ValueError for a split from 8,388,608 on, and a document from 2**40 on.
+    """
+    if not (0 <= split_number < _MAX_SPLITS and 0 <= ordinal < 1 << _ORDINAL_BITS):
+        raise ValueError(
+            f"document {ordinal} of split {split_number} has no id: there are ids for splits 0 to {_MAX_SPLITS - 1:,} "
+            f"and documents 0 to {(1 << _ORDINAL_BITS) - 1:,} of each"
+        )
+    return split_number << _ORDINAL_BITS | ordinal
+
+
+def document_place(number: int) -> tuple[int, int]:
+    """(split_number, ordinal) of the document with this id; ValueError for a number that is no id."""
+    if not 0 <= number < 1 << 63:
+        raise ValueError(f"{number} is no document id; ids go from 0 to 2**63 - 1")
+    return int(number) >> _ORDINAL_BITS, int(number) & (1 << _ORDINAL_BITS) - 1
+
+
 @dataclass(frozen=True)
 class TokenRecords:
     """make_records for `prepare`: the records of a split of text files. `token_records` makes one.
@@ -200,6 +239,7 @@ class TokenRecords:
     eos_id: int
     dtype: str
     field: str = "text"
+    layout: Layout = "stream"
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
@@ -212,17 +252,62 @@ class TokenRecords:
     @property
     def metadata(self) -> dict[str, Any]:
         """What a reader of the tokens will want to know, for the manifest."""
-        return {
+        found: dict[str, Any] = {
             "tokenizer": self.digest,
             "vocab_size": self.tokenizer.vocab_size,
             "end_of_document": self.eos_id,
         }
+        if self.layout == "spans":
+            found["payload"] = f"document id: split << {_ORDINAL_BITS} | ordinal in the split"
+        return found
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "tokenizer"}
 
-    def __call__(self, split: Split) -> Iterator[dict[str, NDArray[Any]]]:
-        """One record a batch of about 262,144 characters, which holds many documents or a part of one."""
+    def __call__(self, split: Split) -> Iterator[Any]:
+        """The split's records. What they are follows from the layout; end to end their ids are the same in all.
+
+        stream     {"tokens": ids} a batch of about 262,144 characters: many documents, or a part of one
+        documents  one 1-D array a document
+        spans      {"tokens", "span_lengths", "payloads"} for the documents that end in a batch; a payload is an int64
+                   array with the document's id
+        """
+        match self.layout:
+            case "stream":
+                for batch in self._batches(split):
+                    yield {"tokens": batch.tokens}
+            case "documents":
+                for documents in self._documents(split):
+                    yield from documents
+            case _:
+                yield from self._spans(split)
+
+    def _spans(self, split: Split) -> Iterator[dict[str, Any]]:
+        ordinal = 0
+        for documents in self._documents(split):
+            if documents:
+                ordinal += len(documents)
+                last = document_id(split.number, ordinal - 1)
+                yield {
+                    "tokens": np.concatenate(documents),
+                    "span_lengths": np.array([len(ids) for ids in documents], np.int64),
+                    "payloads": list(last + np.arange(1 - len(documents), 1, dtype=np.int64)[:, None]),
+                }
+
+    def _documents(self, split: Split) -> Iterator[list[NDArray[Any]]]:
+        """The documents that end in each batch; one that goes on is held until it ends."""
+        held: list[NDArray[Any]] = []
+        for batch in self._batches(split):
+            documents, start = [], 0
+            for length, last in zip(batch.lengths, batch.ends, strict=True):
+                held.append(batch.tokens[start : start + length])
+                start += length
+                if last:
+                    documents.append(np.concatenate(held) if len(held) > 1 else held[0])
+                    held = []
+            yield documents
+
+    def _batches(self, split: Split) -> Iterator["_Batch"]:
         texts: list[str] = []
         ends: list[bool] = []
         num_chars = 0
@@ -231,29 +316,48 @@ class TokenRecords:
             ends.append(last)
             num_chars += len(text)
             if num_chars >= _BATCH_CHARS or len(texts) == _BATCH_TEXTS:
-                yield self._record(texts, ends)
+                yield self._encoded(texts, ends)
                 texts, ends, num_chars = [], [], 0
         if texts:
-            yield self._record(texts, ends)
+            yield self._encoded(texts, ends)
 
-    def _record(self, texts: list[str], ends: list[bool]) -> dict[str, NDArray[Any]]:
+    def _encoded(self, texts: list[str], ends: list[bool]) -> "_Batch":
         end = np.array([self.eos_id], np.uint32)
         parts: list[NDArray[np.uint32]] = []
+        lengths: list[int] = []
         for ids, last in zip(self.tokenizer.encode_batch(texts), ends, strict=True):
             parts.append(ids)
             if last:
                 parts.append(end)
+            lengths.append(len(ids) + last)
         # Never out of range: the dtype was checked against the whole vocabulary.
-        return {"tokens": np.concatenate(parts).astype(self.dtype)}
+        return _Batch(np.concatenate(parts).astype(self.dtype), lengths, ends)
+
+
+class _Batch(NamedTuple):
+    """The ids of some texts, those of the end of a document included."""
+
+    tokens: NDArray[Any]
+    lengths: list[int]  # of each text
+    ends: list[bool]  # whether a text is the last one of its document
 
 
 def token_records(
-    tokenizer: str, *, dtype: str = "auto", eos: str | int | None = None, field: str = "text"
+    tokenizer: str,
+    *,
+    dtype: str = "auto",
+    eos: str | int | None = None,
+    field: str = "text",
+    layout: Layout = "stream",
 ) -> TokenRecords:
-    """A make_records that gives {"tokens": ids}; `.dtype` is the dtype of its ids, `.eos_id` the end of a document.
+    """A make_records that gives token ids; `.dtype` is the dtype of the ids, `.eos_id` the end of a document.
 
-    tokenizer, eos and dtype are as in load_tokenizer, end_of_document and token_dtype, and raise as they do.
+    layout is what the records are of: "stream" for StreamStorage, "documents" for DocumentStorage, "spans" for
+    StreamWithMetaStorage; `.storage(directory)` is the one that fits. tokenizer, eos and dtype are as in
+    load_tokenizer, end_of_document and token_dtype, and raise as they do; InputError for an unknown layout.
     """
+    if layout not in get_args(Layout):
+        raise InputError(f"layout={layout!r}", f"is not one of {', '.join(get_args(Layout))}")
     path = Path(tokenizer).expanduser()
     spec = os.path.abspath(path) if path.exists() else tokenizer  # workers may stand in another folder
     loaded = load_tokenizer(spec)
@@ -263,4 +367,5 @@ def token_records(
         eos_id=end_of_document(loaded, eos),
         dtype=token_dtype(loaded.vocab_size, dtype).str,
         field=field,
+        layout=layout,
     )

@@ -212,7 +212,7 @@ class DocumentReader:
         """These documents, in request order, repeats allowed; IndexError for one outside 0..total_length-1."""
         opened = self._required
         numbers = item_numbers(global_indices, "document")
-        opened.refuse_outside(numbers)
+        opened.refuse_outside(numbers, global_indices)
         return opened.documents(numbers)
 
     @property
@@ -275,10 +275,11 @@ class DocumentDataset:
         """The documents of a batch, in request order, repeats allowed; neighbours are one read in whatever order."""
         opened = self._required
         numbers = item_numbers(items, "document")
-        total = opened.total_length
-        if len(numbers) and int(numbers.min()) < 0:
-            numbers = np.where(numbers < 0, np.maximum(numbers, -total - 1) + total, numbers)
-        opened.refuse_outside(numbers, items)
+        if np.count_nonzero(opened.outside(numbers)):  # faster than any()
+            numbers = np.where(
+                numbers < 0, np.maximum(numbers, -opened.total_length - 1) + opened.total_length, numbers
+            )
+            opened.refuse_outside(numbers, items)
         return opened.documents(numbers)
 
     @property
@@ -334,28 +335,33 @@ class _Open:
         self.total_length = int(self.counts.sum())
         self.fingerprint = storage.fingerprint_of(opened)
         self._item_bytes = item_bytes(storage_format)
+        self._in_place = bool(getattr(storage_format, "reads_in_place", False))
         self._lengths: NDArray[np.int64] | None = None
 
-    def refuse_outside(
-        self, numbers: NDArray[np.int64], asked: Sequence[int] | NDArray[np.int64] | None = None
-    ) -> None:
+    def outside(self, numbers: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Which of them are no document's number; negative ones are none."""
+        return numbers.view(np.uint64) >= self.total_length
+
+    def refuse_outside(self, numbers: NDArray[np.int64], asked: Sequence[int] | NDArray[np.int64]) -> None:
         """IndexError where a number is no document's, as it was asked for."""
-        outside = numbers.view(np.uint64) >= self.total_length  # negative ones are large then
+        outside = self.outside(numbers)
         if outside.any():
-            number = (numbers if asked is None else asked)[int(outside.argmax())]
+            number = asked[int(outside.argmax())]
             raise IndexError(f"document {number} is outside a dataset of {self.total_length} documents")
 
     def documents(self, numbers: NDArray[np.int64]) -> list[Any]:
         """The samples of these documents, all inside."""
         shards = self._ends.searchsorted(numbers, "right")
-        encoded = self._payloads.read(shards, numbers - self._starts[shards])
+        read = self._payloads.in_place if self._in_place else self._payloads.read
         unpack = self._format.unpack
-        documents = []
+        documents: list[Any] = []
+        add = documents.append
         try:
-            for data, shard in zip(encoded, shards.tolist(), strict=True):
-                documents.append(unpack(data, shard))
+            for data, shard in zip(read(shards, numbers - self._starts[shards]), shards.tolist(), strict=True):
+                add(unpack(data, shard))
         except Exception as error:
-            error.add_note(f"while unpacking document {numbers[len(documents)]} of {self._where}")
+            if len(documents) < len(numbers):
+                error.add_note(f"while reading document {numbers[len(documents)]} of {self._where}")
             raise
         return documents
 

@@ -7,7 +7,7 @@ call. Offsets come from disk: each pair is checked against the file it points in
 """
 
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any
 
 import numpy as np
@@ -93,7 +93,9 @@ class Payloads:
         self._index_starts = np.cumsum(offsets) - offsets
         self._pairs = RowGather(self._index_files, offsets, 8, stride=1, row_elements=2)
         self._views = ShardViews(self._data_files)
-        self._is_checked = index_sizes == 0
+        self._counts = self.counts.astype(np.uint64)
+        self._is_checked = index_sizes == 0  # whether the index was seen to begin and end where the file does
+        self._all_checked = False
         if not opened.by_headrace:
             self._check_ends(np.arange(len(shards)))  # no record says that index and data belong together
 
@@ -103,9 +105,17 @@ class Payloads:
         CorruptShardError for a payload that the shard does not have, or that lies outside its file.
         """
         begins, ends = self._bounds(shards, numbers)
-        data = memoryview(self._joined(shards, begins, ends))
+        parts = self._parts(shards, begins, ends)
+        joined = bytearray().join(next(parts, []))
+        for part in parts:
+            joined += bytearray().join(part)
+        data = memoryview(joined)
         stops = (ends - begins).cumsum().tolist()
         return [data[begin:end] for begin, end in pairwise([0, *stops])]
+
+    def in_place(self, shards: Int64s, numbers: Int64s) -> Iterator[memoryview]:
+        """The same payloads where they lie: read-only memory, of the mapped files where the store can map."""
+        return chain.from_iterable(self._parts(shards, *self._bounds(shards, numbers)))
 
     def lengths(self, item_bytes: int) -> Int64s:
         """The length of every payload in items of item_bytes bytes, shape (num_payloads,).
@@ -131,38 +141,36 @@ class Payloads:
         return out
 
     def _bounds(self, shards: Int64s, numbers: Int64s) -> tuple[Int64s, Int64s]:
-        outside = numbers >= self.counts[shards]
-        outside |= numbers < 0
-        if outside.any():
+        """Where each payload begins and ends in its shard's file, every pair checked against it."""
+        outside = numbers.view(np.uint64) >= self._counts[shards]  # negative ones are large then
+        if np.count_nonzero(outside):  # faster than any()
             place = int(outside.argmax())
             problem = f"payload {numbers[place]} was asked for, but there are {self.counts[shards[place]]}"
             raise CorruptShardError(self._where, int(shards[place]), problem)
-        if not self._is_checked[shards].all():
+        if not self._all_checked and not self._is_checked[shards].all():
             self._check_ends(np.unique(shards))
-        bounds = self._pairs.rows(self._index_starts[shards] + numbers).view("<i8").reshape(-1, 2)
-        begins, ends = bounds[:, 0].astype(np.int64), bounds[:, 1].astype(np.int64)
+        bounds = self._pairs.rows(self._index_starts[shards] + numbers).view("<u8").reshape(-1, 2)
+        begins, ends = bounds[:, 0], bounds[:, 1]
         bad = ends < begins
-        bad |= begins < 0
-        bad |= ends > self._sizes[shards]
-        if bad.any():
+        bad |= ends > self._sizes[shards].view(np.uint64)  # so negative ones are too large
+        if np.count_nonzero(bad):
             raise self._backwards(int(shards[bad.argmax()]), int(numbers[bad.argmax()]))
-        return begins, ends
+        return begins.view(np.int64), ends.view(np.int64)
 
-    def _joined(self, shards: Int64s, begins: Int64s, ends: Int64s) -> bytearray:
-        limit = self._data_files.max_views if self._can_map else len(shards)
-        joined = bytearray()
-        for first in range(0, len(shards), max(1, limit)):  # so that no batch, however spread, maps more than the limit
+    def _parts(self, shards: Int64s, begins: Int64s, ends: Int64s) -> Iterator[list[memoryview]]:
+        """These bytes in order, in parts of so many that none, however spread, maps more than may be mapped."""
+        if not self._can_map:
+            yield self._fetched(shards, begins, ends)
+            return
+        limit = self._data_files.max_views
+        for first in range(0, len(shards), limit):
             part = slice(first, first + limit)
-            pieces = self._pieces(shards[part], begins[part], ends[part])
-            joined = joined.join(pieces) if first == 0 else joined + bytearray().join(pieces)
-        return joined
+            owners = shards[part].tolist()
+            views = self._views.hold(dict.fromkeys(owners))
+            yield [views[k][b:e] for k, b, e in zip(owners, begins[part].tolist(), ends[part].tolist(), strict=True)]
+            del views  # the next part may have to make room
 
-    def _pieces(self, shards: Int64s, begins: Int64s, ends: Int64s) -> list[memoryview]:
-        if self._can_map:
-            owners = shards.tolist()
-            # A file of no bytes has nothing to map, and may be absent.
-            views = self._views.hold(list(dict.fromkeys(owners)) if len(self.counts) > 1 else owners[:1])
-            return [views[k][b:e] for k, b, e in zip(owners, begins.tolist(), ends.tolist(), strict=True)]
+    def _fetched(self, shards: Int64s, begins: Int64s, ends: Int64s) -> list[memoryview]:
         pieces = [memoryview(b"")] * len(shards)
         for shard in np.unique(shards).tolist():
             places = np.flatnonzero(shards == shard)
@@ -179,6 +187,7 @@ class Payloads:
                 problem = f"its index covers bytes {first} to {last} of {name}, which has {size}"
                 raise CorruptShardError(self._where, shard, problem)
             self._is_checked[shard] = True
+        self._all_checked = bool(self._is_checked.all())
 
     def _offsets(self, shard: int, first: int, count: int) -> NDArray[Any]:
         """count offsets of the shard's index, from number first on."""

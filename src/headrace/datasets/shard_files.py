@@ -21,7 +21,7 @@ Stores that cannot map (object stores) are read by ranges instead, one request a
 import errno
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -135,12 +135,12 @@ class ShardViews:
         self._lock = threading.Lock()
         self._views: dict[int, memoryview] = {}
 
-    def has_room(self, shards: Sequence[int]) -> bool:
+    def has_room(self, shards: Collection[int]) -> bool:
         """Whether hold() can map these without starting over."""
         views = self._views
         return len(views) + sum(shard not in views for shard in shards) <= self._files.max_views
 
-    def hold(self, shards: Sequence[int]) -> dict[int, memoryview]:
+    def hold(self, shards: Collection[int]) -> dict[int, memoryview]:
         """A dict that has all these shards (no more than files.max_views); they stay mapped while it lives.
 
         It grows with later calls, until another one takes its place: let go of it then, so that files can be closed.
@@ -163,7 +163,7 @@ class ShardViews:
                 self._map(shards)
             return self._views
 
-    def _map(self, shards: Sequence[int]) -> None:
+    def _map(self, shards: Collection[int]) -> None:
         for shard in shards:
             if shard not in self._views:
                 self._views[shard] = self._files.view(shard)

@@ -27,6 +27,7 @@ __all__ = [
     "Payload",
     "document_format",
     "document_schema",
+    "item_bytes",
     "payload_bytes",
 ]
 
@@ -39,6 +40,7 @@ class DocumentFormat(Protocol):
 
     A format may also have `dtype`, the element type of which every payload is a whole number (`lengths` then counts
     elements), or `encoding`, a name. Either is recorded, so that another format is refused when the dataset is opened.
+    `reads_in_place = True` says that samples keep nothing of encoded_data, which may then be the file's own memory.
     """
 
     def pack(self, data: Any) -> Payload:
@@ -46,7 +48,7 @@ class DocumentFormat(Protocol):
         ...
 
     def unpack(self, encoded_data: memoryview, shard: int) -> Any:
-        """The sample. encoded_data holds exactly the payload's bytes, writable and its own."""
+        """The sample. encoded_data holds exactly the payload's bytes, writable and its own (but see above)."""
         ...
 
 
@@ -54,6 +56,7 @@ class DocumentBytesFormat:
     """Documents are bytes, as they are. It also reads any other dataset of documents, undecoded."""
 
     encoding = "bytes"
+    reads_in_place = True
 
     def __repr__(self) -> str:
         return "DocumentBytesFormat()"
@@ -74,6 +77,7 @@ class DocumentJsonFormat:
     """
 
     encoding = "json"
+    reads_in_place = True
 
     def __repr__(self) -> str:
         return "DocumentJsonFormat()"
@@ -132,6 +136,7 @@ class DocumentPickleFormat:
     """
 
     encoding = "pickle"
+    reads_in_place = True
 
     def __init__(self, allow_pickle: bool = False) -> None:
         self.allow_pickle = allow_pickle
@@ -176,6 +181,12 @@ def document_format(schema: JsonType, where: str) -> DocumentFormat:
         case {"encoding": str(), **rest} if not rest:
             return DocumentBytesFormat()
     return DocumentNumpyFormat(dtype_from_json(schema, where))
+
+
+def item_bytes(storage_format: DocumentFormat) -> int:
+    """What lengths count: the size of an element where the format has a dtype, else single bytes."""
+    dtype = getattr(storage_format, "dtype", None)
+    return dtype.itemsize if isinstance(dtype, np.dtype) else 1
 
 
 def payload_bytes(payload: Any, what: str = "document") -> Payload:

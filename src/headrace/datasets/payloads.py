@@ -84,11 +84,12 @@ class Payloads:
         self._data_files = ShardFiles(store, [_name(file) for file in data], self._sizes, opened.evidence, share)
         self._can_map = store.capabilities.view
         offsets = index_sizes // 8
-        for shard, file in enumerate(indexes):
-            if file is not None and (file.bytes % 8 or file.bytes < 8):
-                raise CorruptShardError(
-                    self._where, shard, f"{file.name} has {file.bytes} bytes; it holds int64 offsets"
-                )
+        for shard, (index, payloads) in enumerate(zip(indexes, data, strict=True)):
+            if (index is None) != (payloads is None):
+                raise CorruptShardError(self._where, shard, f"only one of its files {DATA} and {INDEX} is recorded")
+            if index is not None and (index.bytes % 8 or index.bytes < 8):
+                problem = f"{index.name} has {index.bytes} bytes, which are no whole number of int64 offsets"
+                raise CorruptShardError(self._where, shard, problem)
         self.counts: Int64s = np.maximum(offsets - 1, 0)  # (num_shards,) payloads of each
         self._index_starts = np.cumsum(offsets) - offsets
         self._pairs = RowGather(self._index_files, offsets, 8, stride=1, row_elements=2)

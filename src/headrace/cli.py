@@ -10,18 +10,16 @@ import sys
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from headrace.errors import HeadraceError, InputError
 
 if TYPE_CHECKING:
-    from headrace.datasets import StreamStorage
+    from headrace.datasets import DocumentStorage, StreamStorage, StreamWithMetaStorage
 
 __all__ = ["app", "main"]
-
-_SHARDS_SHOWN = 10
 
 app = typer.Typer(
     name="headrace",
@@ -79,6 +77,18 @@ def tokenize(  # noqa: PLR0913 -- each is an option of the command
     ] = None,
     field: Annotated[str, typer.Option(help="The member of each JSONL object that holds the text.")] = "text",
     document: Annotated[DocumentName, typer.Option(help="What is a document in .txt files.")] = DocumentName.file,
+    documents: Annotated[
+        bool,
+        typer.Option("--documents", help="Keep documents apart: a dataset of documents, each an array of ids."),
+    ] = False,
+    spans: Annotated[
+        bool,
+        typer.Option(
+            "--spans",
+            help="A stream that knows its documents: each is a span with its number, so that attention can be "
+            "masked between them.",
+        ),
+    ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace another dataset in DIR.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar and no report.")] = False,
 ) -> None:
@@ -86,18 +96,28 @@ def tokenize(  # noqa: PLR0913 -- each is an option of the command
 
     Documents are tokenized in the order of the inputs, each followed by the end-of-document token. The shards are the
     same whatever the number of workers. Run the same command again after an interruption: what is finished is skipped.
+
+    The same ids come as one stream to be cut into windows, as --documents to be read one by one, or as --spans, a
+    stream whose windows tell where documents begin.
     """
+    if documents and spans:
+        raise typer.BadParameter("give one of --documents and --spans, or neither for a plain stream")
     import numpy as np
 
-    from headrace.datasets import StreamStorage
-    from headrace.formats.stream import StreamNumpyFormat
+    from headrace.inspection import size_text, token_counts
     from headrace.preparation import prepare, split_text_files, token_records
 
     # Each worker is one process of many; a pool of threads in each would only get in the way.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     try:
-        make_records = token_records(tokenizer, dtype=dtype.value, eos=eos, field=field)
-        storage = StreamStorage(_local(out), StreamNumpyFormat(np.dtype([("tokens", make_records.dtype)])))
+        make_records = token_records(
+            tokenizer,
+            dtype=dtype.value,
+            eos=eos,
+            field=field,
+            layout="documents" if documents else "spans" if spans else "stream",
+        )
+        storage = make_records.storage(_local(out))
         splits = split_text_files(inputs, shards, document=document.value)
         report = prepare(
             splits,
@@ -113,10 +133,11 @@ def tokenize(  # noqa: PLR0913 -- each is an option of the command
         raise typer.Exit(130) from None
     if not quiet:
         totals = report.totals
+        ids = np.dtype(make_records.dtype)
         typer.echo(
-            f"{out}: {totals['total_length']:,} tokens ({np.dtype(make_records.dtype).name}, "
-            f"{_size(totals['total_bytes'])}) in {totals['num_shards']} shards; {report.done} written in "
-            f"{report.seconds:.1f} s, {report.skipped} were there already"
+            f"{out}: {token_counts(storage, ids.itemsize)} ({ids.name}, {size_text(totals['total_bytes'])}) in "
+            f"{totals['num_shards']} shards; {report.done} written in {report.seconds:.1f} s, {report.skipped} were "
+            "there already"
         )
 
 
@@ -125,34 +146,43 @@ def inspect(
     directory: Directory,
     as_json: Annotated[bool, typer.Option("--json", help="Everything, for programs.")] = False,
 ) -> None:
-    """Say what a dataset is: kind, schema, shards, counts, size, digests, and how it begins."""
-    described = _described(_storage(directory))
+    """Say what a dataset is: kind, schema, shards, counts, size, digests, and how it begins.
+
+    Long documents are shortened. Pickled ones are shown as bytes: looking at a dataset never runs code from it.
+    """
+    from headrace.inspection import description, readable
+
+    described = description(_storage(directory))
     if as_json:
         import msgspec
 
         typer.echo(msgspec.json.format(msgspec.json.encode(described), indent=2).decode())
     else:
-        _print_description(described)
+        for line in readable(described):
+            typer.echo(line)
 
 
 @app.command(epilog="Example: `headrace verify tokens && echo all is well`")
 def verify(directory: Directory) -> None:
     """Read every file again and compare it with its recorded digest.
 
-    Each damaged file is named, with the elements of its shard. Exit code 1 if there is any.
+    Each damaged file is named, with the elements, or documents, of its shard. Exit code 1 if there is any.
     """
+    from headrace.inspection import size_text
+
     storage = _storage(directory)
     manifest = storage.open().manifest
     damages = storage.verify()
     for damage in damages:
         start, stop = damage.elements
-        typer.echo(f"{damage.file}: {damage.problem} (shard {damage.shard}, elements {start:,} to {stop:,}, exclusive)")
+        place = f"{storage.counted} {start:,} to {stop:,}"
+        typer.echo(f"{damage.file}: {damage.problem} (shard {damage.shard}, {place}, exclusive)")
     if damages:
         _say(f"{len(damages)} of {sum(len(shard.files) for shard in manifest.shards)} files are damaged")
         raise typer.Exit(1)
     unchecked = storage.describe()["unchecked"]
     note = f"; there is no record to check {', '.join(unchecked)}" if unchecked else ""
-    typer.echo(f"{directory}: {manifest.num_shards} shards, {_size(manifest.total_bytes)}, no damage found{note}")
+    typer.echo(f"{directory}: {manifest.num_shards} shards, {size_text(manifest.total_bytes)}, no damage found{note}")
 
 
 @app.command(epilog="Example: `headrace publish tokens`")
@@ -161,10 +191,13 @@ def publish(directory: Directory) -> None:
 
     Writers commit shards one by one; this checks that all are there and writes headrace.json. Twice is harmless.
     """
-    manifest = _storage(directory).publish()
+    from headrace.inspection import size_text
+
+    storage = _storage(directory)
+    manifest = storage.publish()
     typer.echo(
-        f"{directory}: published {manifest.num_shards} shards, {manifest.total_length:,} elements, "
-        f"{_size(manifest.total_bytes)}, fingerprint {manifest.fingerprint}"
+        f"{directory}: published {manifest.num_shards} shards, {manifest.total_length:,} {storage.counted}, "
+        f"{size_text(manifest.total_bytes)}, fingerprint {manifest.fingerprint}"
     )
 
 
@@ -192,69 +225,7 @@ def _local(directory: str) -> Path:
     return Path(directory).expanduser()
 
 
-def _storage(directory: str) -> "StreamStorage":
-    from headrace.datasets import StreamStorage
+def _storage(directory: str) -> "StreamStorage | DocumentStorage | StreamWithMetaStorage":
+    from headrace.datasets import open_storage
 
-    return StreamStorage(_local(directory))
-
-
-def _described(storage: "StreamStorage") -> dict[str, Any]:
-    manifest = storage.open().manifest
-    described = storage.describe()
-    described["shards"] = [
-        {
-            "shard": number,
-            "length": shard.length if shard.length >= 0 else None,
-            "files": [{"name": f.name, "bytes": f.bytes, "xxh3_128": f.xxh3_128 or None} for f in shard.files],
-        }
-        for number, shard in enumerate(manifest.shards)
-    ]
-    described["first"] = _first_elements(storage) if described["total_length"] else None
-    return described
-
-
-def _first_elements(storage: "StreamStorage", count: int = 16) -> Any:
-    import numpy as np
-
-    with storage.sync_reader() as reader:
-        sample = reader.read(0, min(count, reader.total_length))
-    if isinstance(sample, dict):
-        return {name: np.asarray(values).tolist() for name, values in sample.items()}
-    return np.asarray(sample).tolist()
-
-
-def _print_description(described: dict[str, Any]) -> None:
-    length = described["total_length"]
-    facts = {
-        "location": described["location"],
-        "kind": described["kind"],
-        "element type": described["dtype"],
-        "elements": None if length is None else f"{length:,}",
-        "shards": described["num_shards"],
-        "size": _size(described["total_bytes"]),
-        "published": "yes" if described["published"] else "no",
-        "fingerprint": described["fingerprint"],
-        "metadata": described["metadata"] or None,
-        "not checked": ", ".join(described["unchecked"]) or None,
-        "begins": described["first"],
-    }
-    for name, value in facts.items():
-        if value is not None:
-            typer.echo(f"{name:<14}{value}")
-    typer.echo(f"\n{'shard':>7} {'elements':>15} {'bytes':>15}  {'XXH3-128':<32}  file")
-    for shard in described["shards"][:_SHARDS_SHOWN]:
-        for file in shard["files"]:
-            elements = "?" if shard["length"] is None else f"{shard['length']:,}"
-            digest = file["xxh3_128"] or "?"
-            typer.echo(f"{shard['shard']:>7} {elements:>15} {file['bytes']:>15,}  {digest:<32}  {file['name']}")
-    if len(described["shards"]) > _SHARDS_SHOWN:
-        typer.echo(f"and {len(described['shards']) - _SHARDS_SHOWN} more shards; --json shows them all")
-
-
-def _size(num_bytes: int) -> str:
-    size = float(num_bytes)
-    for unit in ("bytes", "kB", "MB", "GB"):
-        if size < 1000:
-            return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"
-        size /= 1000
-    return f"{size:.1f} TB"
+    return open_storage(_local(directory))

@@ -1,6 +1,5 @@
 """The command, run as users run it: real processes, exit codes, and what lies on the disk behind them."""
 
-import gzip
 import json
 import os
 import signal
@@ -10,64 +9,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import zstandard
 from tokenizers import Tokenizer
 
-from headrace.datasets import StreamStorage
+from cli.commands import HEADRACE, TEXTS, headrace, one_error_line, reference
+from headrace.datasets import StreamStorage, open_storage
 from headrace.errors import UnfinishedDatasetError
 from preparation.processes import alive, start_command, wait_for
-from preparation.texts import sentences, train, write_jsonl, write_tiktoken_plugin
+from preparation.texts import sentences, write_jsonl, write_tiktoken_plugin
 from preparation.work import data_of, files_of, leftovers, storage_at
-
-HEADRACE = [sys.executable, "-m", "headrace"]
-TEXTS = list(sentences(400))
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory):
-    return train(tmp_path_factory.mktemp("tokenizer") / "tokenizer.json")
-
-
-@pytest.fixture
-def corpus(tmp_path):
-    """Three inputs of three kinds, with TEXTS in order, the last one as a text file."""
-    folder = tmp_path / "corpus"
-    folder.mkdir()
-    write_jsonl(folder / "a.jsonl", TEXTS[:200])
-    write_jsonl(folder / "b.jsonl", TEXTS[200:300])
-    (folder / "b.jsonl.gz").write_bytes(gzip.compress((folder / "b.jsonl").read_bytes()))
-    (folder / "b.jsonl").unlink()
-    write_jsonl(folder / "c.jsonl", TEXTS[300:399])
-    (folder / "c.jsonl.zst").write_bytes(zstandard.compress((folder / "c.jsonl").read_bytes()))
-    (folder / "c.jsonl").unlink()
-    (folder / "d.txt").write_text(TEXTS[399])
-    return folder
-
-
-def headrace(*arguments, **options):
-    return subprocess.run(
-        [*HEADRACE, *map(str, arguments)], capture_output=True, text=True, timeout=60, check=False, **options
-    )
-
-
-def reference(tokenizer, texts):
-    loaded = Tokenizer.from_file(str(tokenizer))
-    end = loaded.token_to_id("<|endoftext|>")
-    return [i for text in texts for i in [*loaded.encode(text, add_special_tokens=False).ids, end]]
 
 
 def tokens(directory):
     with StreamStorage(directory).sync_reader() as reader:
         return reader.read(0, reader.total_length)["tokens"]
-
-
-def one_error_line(finished, *parts):
-    assert finished.returncode != 0
-    (line,) = finished.stderr.splitlines()
-    assert line.startswith("error: ")
-    for part in parts:
-        assert str(part) in line
-    assert finished.stdout == ""
 
 
 def test_tokenize_gives_the_plain_reference_stream_whatever_the_workers_and_shards(tmp_path, tokenizer, corpus):
@@ -158,12 +112,14 @@ def test_an_unwritable_target_is_one_readable_line(tmp_path, tokenizer, corpus):
     one_error_line(headrace("tokenize", corpus, "--tokenizer", tokenizer, "--out", out, "--workers", 1), "file")
 
 
-@pytest.mark.parametrize("to_group", [True, False])
-def test_ctrl_c_leaves_a_resumable_directory_and_no_child(tmp_path, tokenizer, to_group):
+@pytest.mark.parametrize(
+    ("to_group", "layout"), [(True, []), (False, []), (True, ["--documents"]), (True, ["--spans"])]
+)
+def test_ctrl_c_leaves_a_resumable_directory_and_no_child(tmp_path, tokenizer, to_group, layout):
     write_jsonl(tmp_path / "a.jsonl", list(sentences(20_000)))
     out = tmp_path / "out"
     command = [*HEADRACE, "tokenize", str(tmp_path / "a.jsonl"), "--tokenizer", str(tokenizer), "--out", str(out)]
-    command += ["--shards", "24", "--workers", "2"]
+    command += ["--shards", "24", "--workers", "2", *layout]
     process = start_command(command)
     wait_for(lambda: len(list(out.glob(".headrace/*.receipt"))) >= 2, "finished shard")
     (os.killpg if to_group else os.kill)(process.pid, signal.SIGINT)
@@ -174,7 +130,7 @@ def test_ctrl_c_leaves_a_resumable_directory_and_no_child(tmp_path, tokenizer, t
     assert alive(process.pid) == []
     assert not leftovers(out)
     with pytest.raises(UnfinishedDatasetError):
-        tokens(out)
+        open_storage(out).open()
     finished = len(list(out.glob(".headrace/*.receipt")))
     assert 2 <= finished < 24
 

@@ -21,7 +21,11 @@ from typing import Any, Literal, NamedTuple, Protocol, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.datasets import DocumentStorage, StreamStorage, StreamWithMetaStorage
 from headrace.errors import InputError
+from headrace.formats.annotated import SpanNumpyFormat
+from headrace.formats.documents import DocumentNumpyFormat
+from headrace.formats.stream import StreamNumpyFormat
 from headrace.preparation.documents import PIECE_CHARS, read_documents
 from headrace.preparation.sources import Split
 
@@ -260,6 +264,17 @@ class TokenRecords:
         if self.layout == "spans":
             found["payload"] = f"document id: split << {_ORDINAL_BITS} | ordinal in the split"
         return found
+
+    def storage(self, directory: str | Path) -> StreamStorage | DocumentStorage | StreamWithMetaStorage:
+        """A storage at directory, of the kind and format of these records: a target for `prepare`."""
+        elements = np.dtype([("tokens", self.dtype)])
+        match self.layout:
+            case "stream":
+                return StreamStorage(directory, StreamNumpyFormat(elements))
+            case "documents":
+                return DocumentStorage(directory, DocumentNumpyFormat(self.dtype))
+            case _:
+                return StreamWithMetaStorage(directory, SpanNumpyFormat(elements, DocumentNumpyFormat("<i8")))
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "tokenizer"}

@@ -7,7 +7,8 @@ import shutil
 import numpy as np
 import pytest
 
-from cli.commands import headrace, one_error_line
+from cli.commands import headrace_here as headrace
+from cli.commands import one_error_line
 from headrace.datasets import DocumentStorage, StreamStorage, StreamWithMetaStorage
 from headrace.formats.annotated import SpanNumpyFormat
 from headrace.formats.documents import (

@@ -10,13 +10,7 @@ import numpy as np
 
 from headrace.datasets import DocumentStorage, StreamStorage, StreamWithMetaStorage
 from headrace.formats.annotated import SpanNumpyFormat, span_format
-from headrace.formats.documents import (
-    DocumentBytesFormat,
-    DocumentFormat,
-    DocumentPickleFormat,
-    document_format,
-    item_bytes,
-)
+from headrace.formats.documents import DocumentBytesFormat, DocumentFormat, document_format, item_bytes
 from headrace.manifest import JsonType, Manifest
 
 __all__ = ["description", "readable", "size_text", "token_counts"]
@@ -140,12 +134,10 @@ def _first_spans(storage: StreamWithMetaStorage, manifest: Manifest) -> dict[str
 
 
 def _decoded(data: bytes, storage_format: DocumentFormat) -> Any:
-    """The payload decoded, or as it is where decoding would run code or fails."""
-    if isinstance(storage_format, DocumentPickleFormat):
-        return data
+    """The payload decoded, or as it is where that fails."""
     try:
         return storage_format.unpack(memoryview(data), 0)
-    except ValueError:  # damaged, which is what `headrace verify` is for
+    except ValueError:  # a pickle, which the recorded format refuses; or damaged, which `headrace verify` tells
         return data
 
 

@@ -11,10 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
+from headrace.datasets import open_storage
 from headrace.errors import InputError
 from headrace.formats.annotated import SpanNumpyFormat, packed_spans
 from headrace.formats.documents import DocumentNumpyFormat
-from headrace.preparation import documents, split_text_files, token_records, tokenization
+from headrace.preparation import documents, prepare, split_text_files, token_records, tokenization
 from headrace.preparation.tasks import plan_tasks
 from headrace.preparation.tokenization import document_id, document_place
 from preparation.texts import sentences, train, write_jsonl
@@ -157,6 +158,22 @@ def test_records_fit_the_formats_of_their_storages(tmp_path, tokenizer_json):
     packed = [bytes(DocumentNumpyFormat(make_records.dtype).pack(document)) for document in documents_of(split)]
     assert b"".join(packed) == spans.stream.tobytes()
     assert [len(data) // 4 for data in packed] == spans.lengths.tolist()
+
+
+@pytest.mark.parametrize(("layout", "kind"), [("stream", "stream"), ("documents", "documents"), ("spans", "annotated")])
+def test_each_layout_has_its_storage_and_a_second_preparation_there_has_nothing_to_do(
+    tmp_path, tokenizer_json, layout, kind
+):
+    splits = split_text_files(write_jsonl(tmp_path / "a.jsonl", sentences(40)), 3)
+    make_records = token_records(str(tokenizer_json), layout=layout)
+    storage = make_records.storage(tmp_path / "out")
+    assert storage.kind == kind
+    for expected in ((3, 0), (0, 3)):
+        report = prepare(splits, make_records, storage, workers=1, progress=False, metadata=make_records.metadata)
+        assert (report.done, report.skipped) == expected
+    manifest = open_storage(tmp_path / "out").open().manifest
+    assert (manifest.kind, manifest.metadata) == (kind, make_records.metadata)
+    assert manifest.total_length == (40 if layout == "documents" else len(stream_of(tokenizer_json, splits)))
 
 
 def test_a_document_id_tells_split_and_place_and_ids_ascend_with_both():

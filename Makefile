@@ -61,6 +61,8 @@ bench: setup $(GUIDELOOM)    ## every claim of speed, interleaved with what it i
 	$(BIN)/python -m benchmarks.gather --check
 	$(BIN)/python -m benchmarks.loader --check $(if $(wildcard .venv-guideloom/bin/python),--guideloom .venv-guideloom/bin/python)
 	$(BIN)/python -m benchmarks.writing --check $(if $(wildcard .venv-guideloom/bin/python),--guideloom .venv-guideloom/bin/python)
+	$(BIN)/python -m benchmarks.documents --check $(if $(wildcard .venv-guideloom/bin/python),--guideloom .venv-guideloom/bin/python)
+	$(BIN)/python -m benchmarks.annotated --check $(if $(wildcard .venv-guideloom/bin/python),--guideloom .venv-guideloom/bin/python)
 
 docs: setup      ## every block and link of README and docs
 	$(BIN)/python -m pytest tests/docs

@@ -7,22 +7,40 @@ say the same on an idle machine; on a busy one only the second leaves the neighb
 checked by it. Claims about waiting (threads, fsync) are checked by the wall clock.
 """
 
+import json
 import os
 import platform
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from operator import attrgetter
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 
-__all__ = ["ROUNDS", "WINDOW", "Bound", "conclude", "describe_machine", "interleaved", "make_tokens", "ratios"]
+__all__ = [
+    "ROUNDS",
+    "WINDOW",
+    "Bound",
+    "Peer",
+    "Seconds",
+    "against_fastest",
+    "conclude",
+    "describe_machine",
+    "interleaved",
+    "make_tokens",
+    "print_table",
+    "ratios",
+    "timed",
+]
 
 ROUNDS = 5
+CLOSE_ROUNDS = 15
 WINDOW = 2048
 
 
@@ -34,6 +52,40 @@ class Seconds(NamedTuple):
 
 
 Side = Callable[[], Seconds]  # runs once
+
+
+class Peer:
+    """A script in another interpreter, kept running: one request a line to it, one answer a line back, both JSON.
+
+    A context manager; leaving it ends the script.
+    """
+
+    def __init__(self, python: str, script: str, *arguments: object) -> None:
+        command = [python, str(Path(__file__).parent / script), *map(str, arguments)]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self._process.communicate()
+
+    def ask(self, **request: Any) -> Any:
+        """Its answer; SystemExit when it gave none and ended."""
+        stdin, stdout = self._process.stdin, self._process.stdout
+        assert stdin is not None, "both were asked for"
+        assert stdout is not None, "both were asked for"
+        with suppress(BrokenPipeError):  # then there will be no answer either
+            stdin.write(json.dumps(request) + "\n")
+            stdin.flush()
+        answer = stdout.readline()
+        if not answer:
+            raise SystemExit(f"the other interpreter ended without an answer to {request}")
+        return json.loads(answer)
+
+    def seconds(self, **request: Any) -> Seconds:
+        """What a unit of work took there, by its own clocks."""
+        return Seconds(*self.ask(**request))
 
 
 class Bound:
@@ -99,6 +151,23 @@ def print_table(seconds: Mapping[str, Sequence[Seconds]], yardstick: str, unit: 
             low, middle, high = (value * 1e6 for value in (min(values), statistics.median(values), max(values)))
             cells.append(f"{middle:9.2f} {f'{low:.2f} to {high:.2f}':>18} {ratio:6.2f}")
         print(f"  {name:40} {' '.join(cells)}")
+
+
+def against_fastest(ours: Mapping[str, Side], others: Mapping[str, Side], unit: str) -> float:
+    """How many times as fast as the fastest of the others the first of ours is, by processor time; prints both tables.
+
+    All sides take a few turns, which tells the fastest; then those two alone take many short ones, since a neighbour
+    that comes and goes between them is what spoils a ratio.
+    """
+    seconds = interleaved({**ours, **others}, 3)
+    medians = {name: statistics.median(one.cpu for one in seconds[name]) for name in others}
+    fastest = min(medians, key=medians.__getitem__)
+    print_table(seconds, fastest, unit)
+    first = next(iter(ours))
+    print(f"  alone with the fastest, {CLOSE_ROUNDS} rounds")
+    seconds = interleaved({first: ours[first], fastest: others[fastest]}, CLOSE_ROUNDS)
+    print_table(seconds, fastest, unit)
+    return ratios(seconds, fastest, "cpu")[first]
 
 
 def conclude(bounds: Sequence[Bound], check: bool) -> int:

@@ -25,7 +25,7 @@ from headrace.datasets.attempts import OpenFiles, ShardAttempt
 from headrace.datasets.opening import Opened, open_directory
 from headrace.datasets.payloads import DATA, INDEX, PayloadOutput, Payloads, index_problem
 from headrace.datasets.read_interfaces import ReadInterface
-from headrace.datasets.shard_files import RowGather, ShardFiles
+from headrace.datasets.shard_files import RowGather, ShardFiles, ShardViews
 from headrace.datasets.storage import Storage
 from headrace.datasets.stream import SUFFIX, stream_lengths
 from headrace.datasets.windows import StreamDataset, StreamReader
@@ -196,7 +196,16 @@ class SpanBatch(Sequence[Any]):
     payloads      a writable memoryview a span
     """
 
-    __slots__ = ("_document_index", "_format", "elements", "payloads", "row_spans", "shards", "span_lengths")
+    __slots__ = (
+        "_document_index",
+        "_format",
+        "_unpack_spans",
+        "elements",
+        "payloads",
+        "row_spans",
+        "shards",
+        "span_lengths",
+    )
 
     def __init__(
         self,
@@ -213,6 +222,7 @@ class SpanBatch(Sequence[Any]):
         self.shards = shards
         self.payloads = payloads
         self._format = storage_format
+        self._unpack_spans = getattr(storage_format, "unpack_spans", None)
         self._document_index: NDArray[np.int32] | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -228,8 +238,8 @@ class SpanBatch(Sequence[Any]):
         row = range(len(self))[index]
         begin, end = self.row_spans[row], self.row_spans[row + 1]
         stream, payloads = self.elements[row], self.payloads[begin:end]
-        if hasattr(self._format, "unpack_spans"):
-            return self._format.unpack_spans(stream, self.span_lengths[begin:end], payloads)
+        if self._unpack_spans is not None:
+            return self._unpack_spans(stream, self.span_lengths[begin:end], payloads)
         return self._format.unpack(stream, self.shards[begin:end], self.document_index[row], payloads)
 
     def __iter__(self) -> Iterator[Any]:
@@ -239,9 +249,10 @@ class SpanBatch(Sequence[Any]):
     def document_index(self) -> NDArray[np.int32]:
         """For each element, which span of its window it is in, from 0; shape (batch, window)."""
         if self._document_index is None:
-            firsts = np.repeat(self.row_spans[:-1], np.diff(self.row_spans))
-            within = (np.arange(len(self.span_lengths)) - firsts).astype(np.int32)
-            self._document_index = np.repeat(within, self.span_lengths).reshape(self.elements.shape)
+            within = np.arange(len(self.span_lengths), dtype=np.int32)
+            if len(self) > 1:
+                within -= np.repeat(within[self.row_spans[:-1]], self.row_spans[1:] - self.row_spans[:-1])
+            self._document_index = within.repeat(self.span_lengths).reshape(self.elements.shape)
         return self._document_index
 
 
@@ -264,11 +275,13 @@ class _Open:
             raise CorruptShardError(store.location, shard, f"has {self.lengths[shard]} elements but no payload")
         records = [shard.file(SUFFIX) for shard in opened.manifest.shards]
         sizes = np.array([record.bytes for record in records], np.int64)
-        self._files = ShardFiles(store, [record.name for record in records], sizes, opened.evidence, share=3)
+        self._views = ShardViews(
+            ShardFiles(store, [record.name for record in records], sizes, opened.evidence, share=3)
+        )
         self._elements = self.gather(1, 1)
 
     def gather(self, stride: int, row_elements: int) -> RowGather:
-        return RowGather(self._files, self.lengths, self._dtype.itemsize, stride=stride, row_elements=row_elements)
+        return RowGather(self._views, self.lengths, self._dtype.itemsize, stride=stride, row_elements=row_elements)
 
     def window(self, start: int, num_elements: int) -> Any:
         data, lengths, shards = self._elements.elements(start, num_elements)
@@ -309,10 +322,13 @@ class _Open:
         np.not_equal(index[1:], index[:-1], out=is_start[1:])
         is_start[begins] = True
         starts = np.flatnonzero(is_start)
+        lengths = np.empty(len(starts), np.int64)
+        np.subtract(starts[1:], starts[:-1], out=lengths[:-1])
+        lengths[-1:] = len(index) - starts[-1:]
         span_shards = shards[begins.searchsorted(starts, "right") - 1]
         return SpanBatch(
             rows["user"],
-            np.diff(starts, append=len(index)),
+            lengths,
             starts.searchsorted(np.arange(num_rows + 1) * length),
             span_shards,
             self._payloads.read(span_shards, index[starts].astype(np.int64)),

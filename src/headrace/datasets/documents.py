@@ -6,6 +6,8 @@ DocumentReader   read(i) and read_many(numbers) over all shards
 DocumentDataset  document i: map-style, with the length of each
 """
 
+import operator
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -16,7 +18,7 @@ from numpy.typing import NDArray
 
 from headrace.datasets.asynchronous import AsyncReader
 from headrace.datasets.attempts import OpenFiles, ShardAttempt
-from headrace.datasets.item_numbers import item_number, item_numbers
+from headrace.datasets.item_numbers import item_numbers
 from headrace.datasets.opening import UNKNOWN_LENGTH, Opened, open_directory
 from headrace.datasets.payloads import DATA, INDEX, PayloadOutput, Payloads, index_problem
 from headrace.datasets.read_interfaces import ReadInterface
@@ -205,8 +207,7 @@ class DocumentReader:
 
     def read(self, global_index: int) -> Any:
         """Document global_index; IndexError outside 0..total_length-1."""
-        number = item_number(global_index, self.total_length, "document")
-        return self.read_many(np.array([number], np.int64))[0]
+        return self._required.document(operator.index(global_index))
 
     def read_many(self, global_indices: Sequence[int] | NDArray[np.int64]) -> list[Any]:
         """These documents, in request order, repeats allowed; IndexError for one outside 0..total_length-1."""
@@ -268,8 +269,9 @@ class DocumentDataset:
         """Document index, negative from the end; a slice gives a list of documents. IndexError outside."""
         if isinstance(index, slice):
             return self.__getitems__(np.arange(*index.indices(len(self)), dtype=np.int64))
-        number = item_number(index, len(self), "document")
-        return self.__getitems__(np.array([number], np.int64))[0]
+        opened = self._opened or self._required
+        number = operator.index(index)
+        return opened.document(number + opened.total_length if -opened.total_length <= number < 0 else number)
 
     def __getitems__(self, items: Sequence[int] | NDArray[np.int64]) -> list[Any]:
         """The documents of a batch, in request order, repeats allowed; neighbours are one read in whatever order."""
@@ -332,6 +334,7 @@ class _Open:
                 raise CorruptShardError(self._where, number, f"{problem}; it needs {8 * shard.length + 8}")
         self._ends = np.cumsum(self.counts)
         self._starts = self._ends - self.counts
+        self._end_list = self._ends.tolist()  # bisect is faster than NumPy for one number
         self.total_length = int(self.counts.sum())
         self.fingerprint = storage.fingerprint_of(opened)
         self._item_bytes = item_bytes(storage_format)
@@ -348,6 +351,18 @@ class _Open:
         if outside.any():
             number = asked[int(outside.argmax())]
             raise IndexError(f"document {number} is outside a dataset of {self.total_length} documents")
+
+    def document(self, number: int) -> Any:
+        """The sample of one document; IndexError for a number outside 0..total_length-1."""
+        if not 0 <= number < self.total_length:
+            raise IndexError(f"document {number} is outside a dataset of {self.total_length} documents")
+        shard = bisect_right(self._end_list, number)
+        data = self._payloads.one_in_place(shard, number - int(self._starts[shard]))
+        try:
+            return self._format.unpack(data if self._in_place else memoryview(bytearray(data)), shard)
+        except Exception as error:
+            error.add_note(f"while reading document {number} of {self._where}")
+            raise
 
     def documents(self, numbers: NDArray[np.int64]) -> list[Any]:
         """The samples of these documents, all inside."""

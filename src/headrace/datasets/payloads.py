@@ -6,6 +6,7 @@ The index is rows of two neighbouring offsets, gathered as token windows are; th
 call. Offsets come from disk: each pair is checked against the file it points into before it is used.
 """
 
+import struct
 from collections.abc import Iterator, Sequence
 from itertools import chain, pairwise
 from typing import Any
@@ -26,6 +27,8 @@ __all__ = ["DATA", "INDEX", "PayloadOutput", "Payloads", "index_problem"]
 DATA = "out_of_band.bin"
 INDEX = "out_of_band.index"
 _PENDING = 1 << 13
+_LONGEST_RUN = 64  # payloads
+_PAIR = struct.Struct("<qq")
 
 Int64s = NDArray[np.int64]
 
@@ -92,8 +95,9 @@ class Payloads:
                 raise CorruptShardError(self._where, shard, problem)
         self.counts: Int64s = np.maximum(offsets - 1, 0)  # (num_shards,) payloads of each
         self._index_starts = np.cumsum(offsets) - offsets
-        self._pairs = RowGather(self._index_files, offsets, 8, stride=1, row_elements=2)
+        self._indexes = ShardViews(self._index_files)
         self._views = ShardViews(self._data_files)
+        self._pairs = RowGather(self._indexes, offsets, 8, stride=1, row_elements=2)
         self._counts = self.counts.astype(np.uint64)
         self._is_checked = index_sizes == 0  # whether the index was seen to begin and end where the file does
         self._all_checked = False
@@ -105,6 +109,15 @@ class Payloads:
 
         CorruptShardError for a payload that the shard does not have, or that lies outside its file.
         """
+        count = len(numbers)
+        if 0 < count <= _LONGEST_RUN and self._can_map and shards[0] == shards[-1]:
+            first, shard = int(numbers[0]), int(shards[0])
+            if (
+                first >= 0
+                and numbers.tolist() == list(range(first, first + count))
+                and shards.tolist() == [shard] * count
+            ):
+                return self._run(shard, first, count)
         begins, ends = self._bounds(shards, numbers)
         parts = self._parts(shards, begins, ends)
         joined = bytearray().join(next(parts, []))
@@ -117,6 +130,33 @@ class Payloads:
     def in_place(self, shards: Int64s, numbers: Int64s) -> Iterator[memoryview]:
         """The same payloads where they lie: read-only memory, of the mapped files where the store can map."""
         return chain.from_iterable(self._parts(shards, *self._bounds(shards, numbers)))
+
+    def one_in_place(self, shard: int, number: int) -> memoryview:
+        """One of them; without NumPy, whose calls cost more than a single payload."""
+        if not self._can_map:
+            return next(self.in_place(np.array([shard]), np.array([number])))
+        self._check_one(shard, number)
+        begin, end = _PAIR.unpack_from(self._indexes.view(shard), 8 * number)
+        if not 0 <= begin <= end <= self._sizes[shard]:
+            raise self._backwards(shard, number)
+        return self._views.view(shard)[begin:end]
+
+    def _run(self, shard: int, first: int, count: int) -> list[memoryview]:
+        """count payloads that lie side by side, as those of a single window do; without NumPy, too."""
+        self._check_one(shard, first + count - 1)
+        offsets = struct.unpack_from(f"<{count + 1}q", self._indexes.view(shard), 8 * first)
+        places = list(pairwise(offsets))
+        if offsets[0] < 0 or offsets[-1] > self._sizes[shard] or any(begin > end for begin, end in places):
+            raise self._backwards(shard, first)
+        start = offsets[0]
+        data = memoryview(bytearray(self._views.view(shard)[start : offsets[-1]]))
+        return [data[begin - start : end - start] for begin, end in places]
+
+    def _check_one(self, shard: int, number: int) -> None:
+        if not 0 <= number < self.counts[shard]:
+            raise self._absent(shard, number)
+        if not self._is_checked[shard]:
+            self._check_ends(np.array([shard]))
 
     def lengths(self, item_bytes: int) -> Int64s:
         """The length of every payload in items of item_bytes bytes, shape (num_payloads,).
@@ -145,9 +185,7 @@ class Payloads:
         """Where each payload begins and ends in its shard's file, every pair checked against it."""
         outside = numbers.view(np.uint64) >= self._counts[shards]  # negative ones are large then
         if np.count_nonzero(outside):  # faster than any()
-            place = int(outside.argmax())
-            problem = f"payload {numbers[place]} was asked for, but there are {self.counts[shards[place]]}"
-            raise CorruptShardError(self._where, int(shards[place]), problem)
+            raise self._absent(int(shards[outside.argmax()]), int(numbers[outside.argmax()]))
         if not self._all_checked and not self._is_checked[shards].all():
             self._check_ends(np.unique(shards))
         bounds = self._pairs.rows(self._index_starts[shards] + numbers).view("<u8").reshape(-1, 2)
@@ -194,6 +232,10 @@ class Payloads:
         """count offsets of the shard's index, from number first on."""
         raw = self._index_files.ranges(shard, np.array([8 * first]), np.array([8 * count]))[0]
         return np.frombuffer(raw, "<i8")
+
+    def _absent(self, shard: int, number: int) -> CorruptShardError:
+        problem = f"payload {number} was asked for, but there are {self.counts[shard]}"
+        return CorruptShardError(self._where, shard, problem)
 
     def _backwards(self, shard: int, number: int) -> CorruptShardError:
         problem = f"the offsets of payload {number} in {self._index_files.names[shard]} go down or past the end"

@@ -21,6 +21,7 @@ Stores that cannot map (object stores) are read by ranges instead, one request a
 import errno
 import os
 import threading
+from bisect import bisect_right
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -127,7 +128,7 @@ class ShardViews:
     """The shards' files as memory, mapped at first use and no more of them than may be. Safe with threads and forks."""
 
     def __init__(self, files: ShardFiles) -> None:
-        self._files = files
+        self.files = files
         self._reset()
 
     def _reset(self) -> None:
@@ -138,7 +139,13 @@ class ShardViews:
     def has_room(self, shards: Collection[int]) -> bool:
         """Whether hold() can map these without starting over."""
         views = self._views
-        return len(views) + sum(shard not in views for shard in shards) <= self._files.max_views
+        missing = sum(shard not in views for shard in shards)
+        return missing == 0 or len(views) + missing <= self.files.max_views
+
+    def view(self, shard: int) -> memoryview:
+        """The shard's file."""
+        view = self._views.get(shard)
+        return self.hold([shard])[shard] if view is None else view
 
     def hold(self, shards: Collection[int]) -> dict[int, memoryview]:
         """A dict that has all these shards (no more than files.max_views); they stay mapped while it lives.
@@ -166,7 +173,7 @@ class ShardViews:
     def _map(self, shards: Collection[int]) -> None:
         for shard in shards:
             if shard not in self._views:
-                self._views[shard] = self._files.view(shard)
+                self._views[shard] = self.files.view(shard)
 
 
 class _Maps:
@@ -180,18 +187,21 @@ class _Maps:
 class RowGather:
     """Rows of equal length at equal steps over the concatenated shards: row i begins at element i * stride.
 
-    lengths has the elements of each shard. A row may run over the end of a shard into the next.
+    lengths has the elements of each shard; views may be shared with other gathers. A row may run over the end of a
+    shard into the next.
     """
 
     def __init__(
-        self, files: ShardFiles, lengths: NDArray[np.int64], itemsize: int, *, stride: int, row_elements: int
+        self, views: ShardViews, lengths: NDArray[np.int64], itemsize: int, *, stride: int, row_elements: int
     ) -> None:
-        self._files = files
+        self._views = views
+        self._files = views.files
         self._itemsize = itemsize
         self.stride = stride
         self.row_elements = row_elements
         self._ends = np.cumsum(lengths, dtype=np.int64)
         self._starts = self._ends - lengths
+        self._end_list: list[int] = self._ends.tolist()  # bisect is faster than NumPy for a single place
         total = int(self._ends[-1]) if len(lengths) else 0
         self.num_rows = 0 if total < row_elements else (total - row_elements) // stride + 1
         # Rows that lie in one shard: first[k] <= row < last[k] for shard k. Segment 2k+1 of the edges below.
@@ -202,7 +212,7 @@ class RowGather:
         self._row = np.dtype((np.void, self._row_bytes))
         self._memory = _process_memory(min(self._row_bytes, _LONGEST_ROW))
         self._is_table = len(lengths) == 1 and stride == row_elements  # rows lie side by side in one file
-        self._can_map = files.store.capabilities.view
+        self._can_map = views.files.store.capabilities.view
         self._step_bytes = stride * itemsize
         self._steps = np.zeros(len(self._edges) + 1, np.int64)
         self._steps[1::2] = self._step_bytes
@@ -211,7 +221,6 @@ class RowGather:
     def _reset(self) -> None:
         self._process = os.getpid()
         self._lock = threading.Lock()
-        self._views = ShardViews(self._files)
         self._let_go()
 
     def _let_go(self) -> None:
@@ -247,28 +256,33 @@ class RowGather:
 
         Returns their bytes, and the number of elements and the shard of each piece; start must lie in the dataset.
         """
+        shard = bisect_right(self._end_list, start)
+        if num_elements <= self._end_list[shard] - start and num_elements:  # most are a single piece
+            begin_byte = (start - int(self._starts[shard])) * self._itemsize
+            out = self._bytes(shard, begin_byte, num_elements * self._itemsize).copy()
+            return out, np.array([num_elements]), np.array([shard])
         out = np.empty(num_elements * self._itemsize, np.uint8)
-        shard = int(self._ends.searchsorted(start, "right"))
         lengths, shards, done = [], [], 0
         while done < num_elements:
-            begin = start - int(self._starts[shard])
-            count = min(num_elements - done, int(self._ends[shard]) - start)
-            self._copy(out[done * self._itemsize : (done + count) * self._itemsize], shard, begin * self._itemsize)
+            count = min(num_elements - done, self._end_list[shard] - start)
+            if count:
+                begin_byte, begin, end = (
+                    (k * self._itemsize) for k in (start - int(self._starts[shard]), done, done + count)
+                )
+                out[begin:end] = self._bytes(shard, begin_byte, end - begin)
             lengths.append(count)
             shards.append(shard)
             done += count
-            shard = (shard + 1) % len(self._ends)
+            shard = (shard + 1) % len(self._end_list)
             start = int(self._starts[shard])
         return out, np.array(lengths, np.int64), np.array(shards, np.int64)
 
-    def _copy(self, out: Bytes, shard: int, begin_byte: int) -> None:
-        if len(out) == 0:
-            return
+    def _bytes(self, shard: int, begin_byte: int, num_bytes: int) -> Bytes:
+        """These bytes of the shard, where they lie."""
         if self._can_map:
-            out[:] = _array(self._mapped([shard]).views[shard])[begin_byte : begin_byte + len(out)]
-        else:
-            begin, count = np.array([begin_byte], np.int64), np.array([len(out)], np.int64)
-            out[:] = np.frombuffer(self._files.ranges(shard, begin, count)[0], np.uint8)
+            return np.frombuffer(self._views.view(shard), np.uint8, num_bytes, begin_byte)
+        found = self._files.ranges(shard, np.array([begin_byte]), np.array([num_bytes]))[0]
+        return np.frombuffer(found, np.uint8)
 
     def _slow_rows(self, items: NDArray[np.int64]) -> NDArray[np.void]:
         items = np.where(items < 0, items + self.num_rows, items)

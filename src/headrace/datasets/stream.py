@@ -18,7 +18,7 @@ from headrace.datasets.asynchronous import AsyncReader
 from headrace.datasets.attempts import OpenFiles, ShardAttempt
 from headrace.datasets.opening import Opened, open_directory
 from headrace.datasets.read_interfaces import ReadInterface
-from headrace.datasets.shard_files import RowGather, ShardFiles
+from headrace.datasets.shard_files import RowGather, ShardFiles, ShardViews
 from headrace.datasets.storage import Storage
 from headrace.datasets.windows import StreamDataset, StreamReader
 from headrace.datasets.writer import ShardOutput, Writer
@@ -195,11 +195,13 @@ class _Open:
         self.fingerprint = storage.fingerprint_of(opened)
         records = [shard.file(SUFFIX) for shard in opened.manifest.shards]
         sizes = np.array([record.bytes for record in records], np.int64)
-        self._files = ShardFiles(storage.reading_store, [record.name for record in records], sizes, opened.evidence)
+        self._views = ShardViews(
+            ShardFiles(storage.reading_store, [record.name for record in records], sizes, opened.evidence)
+        )
         self._elements = self.gather(1, 1)
 
     def gather(self, stride: int, row_elements: int) -> RowGather:
-        return RowGather(self._files, self.lengths, self._dtype.itemsize, stride=stride, row_elements=row_elements)
+        return RowGather(self._views, self.lengths, self._dtype.itemsize, stride=stride, row_elements=row_elements)
 
     def window(self, start: int, num_elements: int) -> Any:
         data, lengths, shards = self._elements.elements(start, num_elements)

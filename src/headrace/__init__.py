@@ -71,6 +71,8 @@ _ROOMS = {
     ),
     "headrace.preparation": (
         "Report",
+        "document_id",
+        "document_place",
         "prepare",
         "split_text_files",
     ),
@@ -126,6 +128,8 @@ __all__ = [
     "UnsafeDataError",
     "WindowBatch",
     "derive_seed",
+    "document_id",
+    "document_place",
     "open_storage",
     "prepare",
     "split_text_files",
@@ -173,7 +177,7 @@ if TYPE_CHECKING:
     from headrace.loading import ElasticBatchSampler, StatefulDataLoader, stack, stack_segments
     from headrace.manifest import Manifest
     from headrace.planning import Permutation, derive_seed
-    from headrace.preparation import Report, prepare, split_text_files
+    from headrace.preparation import Report, document_id, document_place, prepare, split_text_files
     from headrace.store import LocalStore, MemoryStore, Store
     from headrace.views import ShuffledDataset
 

@@ -10,7 +10,15 @@ from headrace.preparation.documents import read_documents
 from headrace.preparation.prepare import Report, prepare
 from headrace.preparation.sources import Piece, Split, split_text_files
 from headrace.preparation.tasks import Target
-from headrace.preparation.tokenization import Tokenizer, TokenRecords, load_tokenizer, token_dtype, token_records
+from headrace.preparation.tokenization import (
+    Tokenizer,
+    TokenRecords,
+    document_id,
+    document_place,
+    load_tokenizer,
+    token_dtype,
+    token_records,
+)
 
 __all__ = [
     "Piece",
@@ -19,6 +27,8 @@ __all__ = [
     "Target",
     "TokenRecords",
     "Tokenizer",
+    "document_id",
+    "document_place",
     "load_tokenizer",
     "prepare",
     "read_documents",

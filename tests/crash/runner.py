@@ -9,6 +9,7 @@ import ctypes
 import gc
 import json
 import mmap
+import operator
 import os
 import struct
 import sys
@@ -38,7 +39,7 @@ def run(plan, order, errors):
         try:
             os.dup2(errors.fileno(), 2)
             struct.pack_into("6Q", plan, 0, 1, nth, 0, os.getpid(), target, half)
-            getattr(workloads, order["work"])(order["folder"])
+            operator.attrgetter(order["work"])(workloads)(order["folder"])
             code = 0
         except BaseException:
             traceback.print_exc()

@@ -37,48 +37,50 @@ def leftovers(folder):
     return [str(path.relative_to(folder)) for path in found]
 
 
-def tokens_of(folder):
-    """All tokens, or None where the directory says that it is not finished."""
-    storage = workloads.storage_at(folder)
+def contents_of(folder, kind):
+    """All samples, or None where the directory says that it is not finished."""
+    storage = kind.storage_at(folder)
     try:
-        with storage.sync_reader() as reader:
-            tokens = reader.read(0, reader.total_length)["tokens"].tolist()
+        contents = kind.contents(storage)
     except (UnfinishedDatasetError, NoDatasetError):
         return None
     assert storage.verify() == []
-    return tokens
-
-
-def joined(shards):
-    return [token for shard in shards for token in shard]
+    return contents
 
 
 class Scene:
     """A directory before the crash, a command that dies in it, and a command that must put it right."""
 
-    def __init__(self, runner, tmp_path, work, *, before=(), again=None):
-        self.runner, self.work, self.again = runner, work, again or work
+    def __init__(self, runner, tmp_path, kind, work, *, before=(), again=None):
+        self.runner, self.kind, self.work, self.again = runner, getattr(workloads, kind), work, again or work
+        self.name = kind
         self.template, self.folder = tmp_path / "template", tmp_path / "data"
         for earlier in before:
-            assert runner.run(earlier, self.template)["code"] == 0
+            outcome = self.run(earlier, self.template)
+            assert outcome["code"] == 0, outcome["error"]
         self.reset()
-        outcome = runner.run(self.again, self.folder)
+        outcome = self.run(self.again, self.folder)
         assert outcome["code"] == 0, outcome["error"]
         self.num_calls = sum(outcome["kinds"].values())
         self.expected = data_of(self.folder)
-        self.whole = [joined(workloads.NEW), *([joined(workloads.OLD), joined(workloads.OLD[:2])] if before else [])]
+        old, whole = self.kind.old, self.kind.whole
+        self.whole = [whole(self.kind.new), *([whole(old), whole(old[:2])] if before else [])]
+        assert contents_of(self.folder, self.kind) == self.whole[0]
+
+    def run(self, work, folder, nth=0, **how):
+        return self.runner.run(f"{self.name}.{work}", folder, nth, **how)
 
     def reset(self):
         shutil.rmtree(self.folder, ignore_errors=True)
         if self.template.exists():
             shutil.copytree(self.template, self.folder)
 
-    def die_everywhere(self, part, **how):
+    def die_everywhere(self, part, step=PARTS * STRIDE, **how):
         kinds = collections.Counter()
         nth = 1 + part * STRIDE
         while True:
             self.reset()
-            outcome = self.runner.run(self.work, self.folder, nth, **how)
+            outcome = self.run(self.work, self.folder, nth, **how)
             if outcome["fired"] is None:
                 assert outcome["code"] == 0, outcome["error"]
                 assert data_of(self.folder) == self.expected
@@ -86,13 +88,13 @@ class Scene:
                 return kinds
             kinds[outcome["fired"]] += 1
             self.check(nth, outcome)
-            nth += PARTS * STRIDE
+            nth += step
 
     def check(self, nth, outcome):
         place = f"killed at call {nth}, {outcome['fired']}"
-        seen = tokens_of(self.folder)
+        seen = contents_of(self.folder, self.kind)
         assert seen is None or seen in self.whole, f"{place}: a reader sees {seen}"
-        outcome = self.runner.run(self.again, self.folder)
+        outcome = self.run(self.again, self.folder)
         assert outcome["code"] == 0, f"{place}, and then the next run failed:\n{outcome['error']}"
         assert data_of(self.folder) == self.expected, place
         assert leftovers(self.folder) == [], place
@@ -111,43 +113,52 @@ COMMANDS = {
     "overwrite=True over three files of GuideLoom's": {"work": "overwrite", "before": ["write_old_foreign"]},
     "publish()": {"work": "publish", "before": ["write"]},
 }
+# How a dataset is published does not depend on its kind; how many files its shards have, and had, does.
+OF_SHARDS = [command for command in COMMANDS if "publish()" not in command]
+CASES = [
+    *(("stream", command) for command in COMMANDS),
+    *(("documents", command) for command in OF_SHARDS),
+    *(("annotated", command) for command in OF_SHARDS),
+]
 
 
 @pytest.mark.parametrize("part", range(PARTS))
-@pytest.mark.parametrize("command", COMMANDS)
-def test_a_run_killed_at_any_call_leaves_nothing_half_done(command, part, runner, tmp_path, record_property):
-    scene = Scene(runner, tmp_path, **COMMANDS[command])
-    record(record_property, command, scene.die_everywhere(part))
+@pytest.mark.parametrize(("kind", "command"), CASES)
+def test_a_run_killed_at_any_call_leaves_nothing_half_done(kind, command, part, runner, tmp_path, record_property):
+    scene = Scene(runner, tmp_path, kind, **COMMANDS[command])
+    record(record_property, f"{kind}, {command}", scene.die_everywhere(part))
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_a_run_killed_in_the_middle_of_any_write_leaves_nothing_half_done(command, runner, tmp_path, record_property):
-    scene = Scene(runner, tmp_path, **COMMANDS[command])
-    kinds = sum((scene.die_everywhere(part, half=True) for part in range(PARTS)), collections.Counter())
-    record(record_property, f"{command}, half a write", kinds)
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_a_run_killed_and_killed_again_while_it_goes_on_leaves_nothing_half_done(
-    command, runner, tmp_path, record_property
+@pytest.mark.parametrize(("kind", "command"), CASES)
+def test_a_run_killed_in_the_middle_of_any_write_leaves_nothing_half_done(
+    kind, command, runner, tmp_path, record_property
 ):
-    scene = Scene(runner, tmp_path, **COMMANDS[command])
+    scene = Scene(runner, tmp_path, kind, **COMMANDS[command])
+    kinds = sum((scene.die_everywhere(part, half=True) for part in range(PARTS)), collections.Counter())
+    record(record_property, f"{kind}, {command}, half a write", kinds)
+
+
+@pytest.mark.parametrize(("kind", "command"), CASES)
+def test_a_run_killed_and_killed_again_while_it_goes_on_leaves_nothing_half_done(
+    kind, command, runner, tmp_path, record_property
+):
+    scene = Scene(runner, tmp_path, kind, **COMMANDS[command])
     draw, kinds = random.Random(command), collections.Counter()
-    for _ in range(max(1, 40 // STRIDE)):
+    for _ in range(max(1, (40 if kind == "stream" else 10) // STRIDE)):
         scene.reset()
         places = []
         while True:  # until a run survives
-            outcome = scene.runner.run(scene.work, scene.folder, draw.randint(1, 2 * scene.num_calls))
+            outcome = scene.run(scene.work, scene.folder, draw.randint(1, 2 * scene.num_calls))
             if outcome["fired"] is None:
                 break
             places.append(f"{outcome['fired']} {sum(outcome['kinds'].values())}")
             kinds[outcome["fired"]] += 1
-            seen = tokens_of(scene.folder)
+            seen = contents_of(scene.folder, scene.kind)
             assert seen is None or seen in scene.whole, f"killed at {places}: a reader sees {seen}"
         assert outcome["code"] == 0, f"killed at {places}, and then the next run failed:\n{outcome['error']}"
         assert data_of(scene.folder) == scene.expected, places
         assert leftovers(scene.folder) == [], places
-    record(record_property, f"{command}, again and again", kinds)
+    record(record_property, f"{kind}, {command}, again and again", kinds)
 
 
 PREPARATIONS = {
@@ -169,5 +180,14 @@ PREPARATIONS = {
 def test_prepare_killed_at_any_call_of_parent_or_child_goes_on(
     command, target, part, runner, tmp_path, record_property
 ):
-    scene = Scene(runner, tmp_path, **PREPARATIONS[command])
-    record(record_property, f"{command}, {target}", scene.die_everywhere(part, target=target))
+    scene = Scene(runner, tmp_path, "stream", **PREPARATIONS[command])
+    record(record_property, f"stream, {command}, {target}", scene.die_everywhere(part, target=target))
+
+
+@pytest.mark.parametrize("kind", ["documents", "annotated"])
+def test_prepare_of_every_kind_killed_at_calls_of_its_children_goes_on(kind, runner, tmp_path, record_property):
+    """Every 8th call only: starting two processes is what costs."""
+    command = "prepare(overwrite=True) with two processes"
+    scene = Scene(runner, tmp_path, kind, **PREPARATIONS[command])
+    kinds = scene.die_everywhere(2, target="child", step=2 * PARTS * STRIDE)
+    record(record_property, f"{kind}, {command}, child", kinds)

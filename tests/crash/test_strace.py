@@ -8,12 +8,12 @@ import pytest
 
 from crash import workloads
 from crash.conftest import HERE
-from crash.test_kill_everywhere import data_of, joined, leftovers, tokens_of
+from crash.test_kill_everywhere import contents_of, data_of, leftovers
 
 pytestmark = [pytest.mark.crash, pytest.mark.timeout(1200)]
 
 CALLS = {"rename": "rename,renameat,renameat2", "unlink": "unlink,unlinkat,rmdir", "link": "link,linkat"}
-SCRIPT = "import sys, workloads; workloads.write_and_publish(sys.argv[1])"
+SCRIPT = "import sys, workloads; workloads.stream.write_and_publish(sys.argv[1])"
 
 
 def run(folder, calls, nth):
@@ -43,7 +43,7 @@ def strace():
 @pytest.mark.parametrize("kind", CALLS)
 def test_a_writer_killed_by_strace_leaves_nothing_half_done(kind, strace, tmp_path, record_property):
     whole = tmp_path / "whole"
-    workloads.write_and_publish(whole)
+    workloads.stream.write_and_publish(whole)
     nth = 0
     while True:
         nth += 1
@@ -51,10 +51,10 @@ def test_a_writer_killed_by_strace_leaves_nothing_half_done(kind, strace, tmp_pa
         result = run(folder, CALLS[kind], nth)
         killed = result.returncode in (-9, 137)
         assert killed or result.returncode == 0, result.stderr
-        seen = tokens_of(folder)
-        assert seen is None or seen == joined(workloads.NEW)
+        seen = contents_of(folder, workloads.stream)
+        assert seen is None or seen == workloads.stream.whole(workloads.stream.new)
         if killed:
-            workloads.write_and_publish(folder)
+            workloads.stream.write_and_publish(folder)
         assert data_of(folder) == data_of(whole)
         assert leftovers(folder) == []
         if not killed:

@@ -1,4 +1,4 @@
-"""What both libraries write and read: the same records on both sides, without either library."""
+"""Streams that both libraries write and read: the same records on both sides, without either library."""
 
 import numpy as np
 
@@ -12,6 +12,7 @@ CASES = {
 RECORD_LENGTHS = [(0, 7), (0, 6), (2, 40), (3, 1), (2, 9), (5, 300)]  # (shard, elements); shards 1 and 4 stay empty
 EMPTY_SHARDS = (1, 4)
 READS = [(0, 4), (10, 8), (12, 2), (60, 5), (355, 20), (0, 0), (3, 800)]  # over shards, to the end, round and round
+WINDOW = 5
 
 
 def records(name):
@@ -30,3 +31,16 @@ def records(name):
             record[field] = values.reshape(length, *shape).astype(base)
         yield shard, record
         place += length
+
+
+def seen_by(reader, windows):
+    """What an opened reader and an opened dataset of WINDOW give, of either library."""
+    return {
+        "lengths": [reader.length(shard) for shard in range(reader.num_shards)],
+        "reads": [_plain(reader.read(start, length)) for start, length in READS],
+        "windows": [_plain(windows[number]) for number in range(len(windows))],
+    }
+
+
+def _plain(sample):
+    return {field: values.tolist() for field, values in sample.items()}

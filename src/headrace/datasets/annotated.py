@@ -13,18 +13,15 @@ one before it, at each window's start, and where a window runs on into another s
     span begins      *     *     *     *     (window)  *
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.datasets.asynchronous import AsyncReader
 from headrace.datasets.attempts import OpenFiles, ShardAttempt
 from headrace.datasets.opening import Opened, open_directory
 from headrace.datasets.payloads import DATA, INDEX, PayloadOutput, Payloads, index_problem
-from headrace.datasets.read_interfaces import ReadInterface
 from headrace.datasets.shard_files import RowGather, ShardFiles, ShardViews
 from headrace.datasets.storage import Storage
 from headrace.datasets.stream import SUFFIX, stream_lengths
@@ -40,8 +37,7 @@ from headrace.formats.annotated import (
     packed_spans,
     span_format,
 )
-from headrace.manifest import ShardRecord
-from headrace.store import Store
+from headrace.manifest import JsonType, ShardRecord
 
 __all__ = ["AnnotatedWriter", "SpanBatch", "StreamWithMetaStorage"]
 
@@ -52,7 +48,7 @@ _CHUNK_ELEMENTS = 1 << 16
 Int64s = NDArray[np.int64]
 
 
-class StreamWithMetaStorage(Storage[AnnotatedFormat | SpanFormat]):
+class StreamWithMetaStorage(Storage[AnnotatedFormat | SpanFormat, "AnnotatedWriter", StreamReader]):
     """A directory of streams with metadata. Constructing it reads and writes nothing.
 
     storage_dir is a path or a Store. Without a storage_format the directory's own record decides, which needs a
@@ -63,47 +59,24 @@ class StreamWithMetaStorage(Storage[AnnotatedFormat | SpanFormat]):
     kind = KIND
     suffixes = frozenset([SUFFIX, DATA, INDEX])
     optional = frozenset([DATA, INDEX])
-
-    def __init__(
-        self,
-        storage_dir: str | Path | Store,
-        storage_format: AnnotatedFormat | SpanFormat | None = None,
-        read_interface: Store | ReadInterface | None = None,
-    ) -> None:
-        super().__init__(storage_dir, storage_format, read_interface)
-
-    def sync_writer(
-        self, *, overwrite: bool = False, force: bool = False, tasks: Mapping[int, str] | None = None
-    ) -> "AnnotatedWriter":
-        """A writer; use it as a context manager.
-
-        overwrite=True withdraws a published dataset; force=True takes a shard from a writer that is stuck for good.
-        tasks names the preparation task of each shard, recorded in its receipt.
-        """
-        if self.storage_format is None:
-            raise ValueError("writing needs a storage_format, for example SpanNumpyFormat([('tokens', '<u2')])")
-        return AnnotatedWriter(self, self.storage_format, overwrite=overwrite, force=force, tasks=tasks)
+    example = "SpanNumpyFormat([('tokens', '<u2')])"
 
     def sync_reader(self) -> StreamReader:
         """A reader of this directory; use it as a context manager."""
         return StreamReader(self)
 
-    def async_reader(self) -> AsyncReader[StreamReader]:
-        """The same reader with awaitable methods."""
-        return AsyncReader(self.sync_reader())
-
     def dataset(self, sequence_length: int, stride: int | None = None, extra: int = 0) -> StreamDataset:
         """StreamDataset(self, sequence_length, stride, extra)."""
         return StreamDataset(self, sequence_length, stride, extra)
 
-    def settings_digest(self) -> str:
-        """What of this storage decides the bytes it writes: kind, element type and payloads."""
-        if self.storage_format is None:
-            raise ValueError("a storage without a format writes nothing")
-        own = type(self.storage_format)
-        return f"{KIND} {annotated_schema(self.storage_format)} {own.__module__}.{own.__qualname__}"
+    def schema(self, storage_format: AnnotatedFormat | SpanFormat) -> JsonType:
+        """Element type, and schema of the payloads."""
+        return annotated_schema(storage_format)
 
-    def open_stream(self) -> "_Open":
+    def _writer_type(self) -> type["AnnotatedWriter"]:
+        return AnnotatedWriter
+
+    def open_shards(self) -> "_Open":
         """The directory opened for reading: its lengths, format and files."""
         opened = open_directory(self.reading_store, KIND, self.suffixes, self.optional)
         where = self.reading_store.location
@@ -122,31 +95,17 @@ class StreamWithMetaStorage(Storage[AnnotatedFormat | SpanFormat]):
         return list(index_problem(self.reading_store, shard))
 
 
-class AnnotatedWriter(Writer["_Output"]):
+class AnnotatedWriter(Writer[AnnotatedFormat | SpanFormat, "_Output"]):
     """`append(shard, record)`: the elements and payloads that the format makes of each record, shard by shard."""
 
     __doc__ = Writer.__doc__
     kind = KIND
 
-    def __init__(
-        self,
-        storage: StreamWithMetaStorage,
-        storage_format: AnnotatedFormat | SpanFormat,
-        *,
-        overwrite: bool,
-        force: bool,
-        tasks: Mapping[int, str] | None,
-    ) -> None:
-        self._format = storage_format
-        self._dtype = annotated_dtype(storage_format.stream_dtype)
-        schema = annotated_schema(storage_format)
-        super().__init__(storage.store, schema, storage.publication(), overwrite=overwrite, force=force, tasks=tasks)
-
     def _packed(self, data: Any) -> Spans:
         return packed_spans(self._format, data)
 
     def _output(self, attempt: ShardAttempt, open_files: OpenFiles) -> "_Output":
-        return _Output(attempt, open_files, self._dtype)
+        return _Output(attempt, open_files, annotated_dtype(self._format.stream_dtype))
 
 
 class _Output(ShardOutput):

@@ -1,37 +1,48 @@
 """What every kind of storage has: a store, a format, and the dataset's commit state."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
 import xxhash
 
+from headrace.datasets.asynchronous import AsyncReader
+from headrace.datasets.handles import ShardReader
 from headrace.datasets.ledger import Ledger
 from headrace.datasets.opening import Opened, open_directory
 from headrace.datasets.publication import Publication
 from headrace.datasets.read_interfaces import ReadInterface
 from headrace.datasets.verification import Damage, damaged_files
-from headrace.manifest import Manifest, ShardRecord
+from headrace.datasets.writer import Writer
+from headrace.manifest import JsonType, Manifest, ShardRecord
 from headrace.store import LocalStore, Store
 
 __all__ = ["Storage"]
 
 F = TypeVar("F")
+W = TypeVar("W", bound=Writer[Any, Any])
+R = TypeVar("R", bound=ShardReader[Any])
 
 
-class Storage(Generic[F]):
-    """A directory and a format. Subclasses add the writer, the reader and the dataset of their kind."""
+class Storage(ABC, Generic[F, W, R]):
+    """A directory and a format. Subclasses add the writer, the reader and the dataset of their kind.
+
+    Constructing it reads and writes nothing. storage_dir is a path or a Store; read_interface may be another Store to
+    read through, or one of MmapIO, PosixPreadIO and SeekIO.
+    """
 
     kind: ClassVar[str]
     suffixes: ClassVar[frozenset[str]]  # the files of a shard
     optional: ClassVar[frozenset[str]] = frozenset()  # those of them that an empty shard may lack
     counted: ClassVar[str] = "elements"  # what lengths count
+    example: ClassVar[str]  # a format, for messages
 
     def __init__(
         self,
         storage_dir: str | Path | Store,
-        storage_format: F | None,
-        read_interface: Store | ReadInterface | None,
+        storage_format: F | None = None,
+        read_interface: Store | ReadInterface | None = None,
     ) -> None:
         if not (read_interface is None or isinstance(read_interface, Store | ReadInterface)):
             raise TypeError(
@@ -47,6 +58,50 @@ class Storage(Generic[F]):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.store.location!r}, {self.storage_format!r})"
+
+    @abstractmethod
+    def sync_reader(self) -> R:
+        """A reader of this directory; use it as a context manager."""
+
+    def async_reader(self) -> AsyncReader[R]:
+        """The same reader with awaitable methods."""
+        return AsyncReader(self.sync_reader())
+
+    def sync_writer(self, *, overwrite: bool = False, force: bool = False, tasks: Mapping[int, str] | None = None) -> W:
+        """A writer; use it as a context manager.
+
+        overwrite=True withdraws a published dataset; force=True takes a shard from a writer that is stuck for good.
+        tasks names the preparation task of each shard, recorded in its receipt.
+        """
+        storage_format = self._format_to_write()
+        return self._writer_type()(
+            self.store,
+            storage_format,
+            self.schema(storage_format),
+            self.publication(),
+            overwrite=overwrite,
+            force=force,
+            tasks=tasks,
+        )
+
+    @abstractmethod
+    def schema(self, storage_format: F) -> JsonType:
+        """What the manifest says of data in this format."""
+
+    @abstractmethod
+    def _writer_type(self) -> type[W]:
+        """The writer of this kind."""
+
+    def settings_digest(self) -> str:
+        """What of this storage decides the bytes it writes: kind and format."""
+        storage_format = self._format_to_write()
+        own = type(storage_format)
+        return f"{self.kind} {self.schema(storage_format)} {own.__module__}.{own.__qualname__}"
+
+    def _format_to_write(self) -> F:
+        if self.storage_format is None:
+            raise ValueError(f"writing needs a storage_format, for example {self.example}")
+        return self.storage_format
 
     def publication(self) -> Publication:
         """What publishes, withdraws and recovers this directory."""

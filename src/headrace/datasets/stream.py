@@ -7,17 +7,15 @@ WindowBatch      a batch of windows over one array
 windows.py has the reader and the dataset, which streams with metadata share.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Sequence
+from functools import cached_property
 from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.datasets.asynchronous import AsyncReader
 from headrace.datasets.attempts import OpenFiles, ShardAttempt
 from headrace.datasets.opening import Opened, open_directory
-from headrace.datasets.read_interfaces import ReadInterface
 from headrace.datasets.shard_files import RowGather, ShardFiles, ShardViews
 from headrace.datasets.storage import Storage
 from headrace.datasets.windows import StreamDataset, StreamReader
@@ -31,8 +29,7 @@ from headrace.formats.stream import (
     stored_elements,
     unpacks_rows,
 )
-from headrace.manifest import Manifest, dtype_from_json, dtype_to_json
-from headrace.store import Store
+from headrace.manifest import JsonType, Manifest, dtype_from_json, dtype_to_json
 
 __all__ = ["StreamStorage", "StreamWriter", "WindowBatch", "stream_lengths"]
 
@@ -40,7 +37,7 @@ KIND = "stream"
 SUFFIX = "in_band.bin"
 
 
-class StreamStorage(Storage[StreamFormat]):
+class StreamStorage(Storage[StreamFormat, "StreamWriter", StreamReader]):
     """A directory of token streams. Constructing it reads and writes nothing.
 
     storage_dir is a path or a Store. Without a storage_format the directory's own record of its element type decides,
@@ -50,46 +47,24 @@ class StreamStorage(Storage[StreamFormat]):
 
     kind = KIND
     suffixes = frozenset([SUFFIX])
-
-    def __init__(
-        self,
-        storage_dir: str | Path | Store,
-        storage_format: StreamFormat | None = None,
-        read_interface: Store | ReadInterface | None = None,
-    ) -> None:
-        super().__init__(storage_dir, storage_format, read_interface)
-
-    def sync_writer(
-        self, *, overwrite: bool = False, force: bool = False, tasks: Mapping[int, str] | None = None
-    ) -> "StreamWriter":
-        """A writer; use it as a context manager.
-
-        overwrite=True withdraws a published dataset; force=True takes a shard from a writer that is stuck for good.
-        tasks names the preparation task of each shard, recorded in its receipt.
-        """
-        if self.storage_format is None:
-            raise ValueError("writing needs a storage_format, for example StreamNumpyFormat([('tokens', '<u2')])")
-        return StreamWriter(self, self.storage_format, overwrite=overwrite, force=force, tasks=tasks)
+    example = "StreamNumpyFormat([('tokens', '<u2')])"
 
     def sync_reader(self) -> StreamReader:
         """A reader of this directory; use it as a context manager."""
         return StreamReader(self)
 
-    def async_reader(self) -> AsyncReader[StreamReader]:
-        """The same reader with awaitable methods."""
-        return AsyncReader(self.sync_reader())
-
     def dataset(self, sequence_length: int, stride: int | None = None, extra: int = 0) -> StreamDataset:
         """StreamDataset(self, sequence_length, stride, extra)."""
         return StreamDataset(self, sequence_length, stride, extra)
 
-    def settings_digest(self) -> str:
-        """What of this storage decides the bytes it writes: kind and element type."""
-        if self.storage_format is None:
-            raise ValueError("a storage without a format writes nothing")
-        return f"{KIND} {dtype_to_json(disk_dtype(self.storage_format.stream_dtype))}"
+    def schema(self, storage_format: StreamFormat) -> JsonType:
+        """The element type."""
+        return dtype_to_json(disk_dtype(storage_format.stream_dtype))
 
-    def open_stream(self) -> "_Open":
+    def _writer_type(self) -> type["StreamWriter"]:
+        return StreamWriter
+
+    def open_shards(self) -> "_Open":
         """The directory opened for reading: its lengths, format and files."""
         opened = open_directory(self.reading_store, KIND, self.suffixes)
         where = self.reading_store.location
@@ -105,31 +80,15 @@ class StreamStorage(Storage[StreamFormat]):
         return _Open(self, opened, storage_format)
 
 
-class StreamWriter(Writer["_Output"]):
+class StreamWriter(Writer[StreamFormat, "_Output"]):
     """`append(shard, record)`: the elements that the format makes of each record, shard by shard."""
 
     __doc__ = Writer.__doc__
     kind = KIND
 
-    def __init__(
-        self,
-        storage: StreamStorage,
-        storage_format: StreamFormat,
-        *,
-        overwrite: bool,
-        force: bool,
-        tasks: Mapping[int, str] | None,
-    ) -> None:
-        self._format = storage_format
-        self._disk = disk_dtype(storage_format.stream_dtype)
-        super().__init__(
-            storage.store,
-            dtype_to_json(self._disk),
-            storage.publication(),
-            overwrite=overwrite,
-            force=force,
-            tasks=tasks,
-        )
+    @cached_property
+    def _disk(self) -> np.dtype[Any]:
+        return disk_dtype(self._format.stream_dtype)
 
     def _packed(self, data: Any) -> NDArray[Any]:
         return stored_elements(self._format.pack(data), self._disk)

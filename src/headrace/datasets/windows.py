@@ -2,27 +2,20 @@
 
 import operator
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Any, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.datasets.asynchronous import AsyncReader
+from headrace.datasets.handles import OpenShards, ReadableStorage, ShardDataset, ShardReader
 from headrace.datasets.item_numbers import item_number, item_numbers
 from headrace.datasets.shard_files import RowGather
-from headrace.errors import ClosedError
-from headrace.store import Store
 
 __all__ = ["OpenStream", "StreamDataset", "StreamReader"]
 
 
-class OpenStream(Protocol):
+class OpenStream(OpenShards, Protocol):
     """An opened directory of elements, plain or annotated."""
-
-    lengths: NDArray[np.int64]  # (num_shards,) elements of each
-    total_length: int
-    fingerprint: str
 
     def gather(self, stride: int, row_elements: int) -> RowGather:
         """The windows of row_elements elements, one every stride elements."""
@@ -37,59 +30,11 @@ class OpenStream(Protocol):
         ...
 
 
-class _StreamStorage(Protocol):
-    @property
-    def reading_store(self) -> Store: ...
-
-    def open_stream(self) -> OpenStream: ...
-
-    def describe(self) -> dict[str, Any]: ...
-
-
-class StreamReader:
+class StreamReader(ShardReader[OpenStream]):
     """The elements of all shards, one after another. Opens at open() or in a `with` block.
 
     Lengths are fixed when it opens. Safe to use from several threads.
     """
-
-    def __init__(self, storage: _StreamStorage) -> None:
-        self._storage = storage
-        self._opened: OpenStream | None = None
-
-    def open(self) -> None:
-        """Read the manifest (or receipts, or sizes). NoDatasetError, UnfinishedDatasetError and others say why not."""
-        self._opened = self._storage.open_stream()
-
-    def close(self) -> None:
-        """Release the maps. Twice is harmless; open() opens it again."""
-        self._opened = None
-        self._storage.reading_store.close()
-
-    def __enter__(self) -> Self:
-        self.open()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    @property
-    def num_shards(self) -> int:
-        """How many shards there are, empty ones included."""
-        return len(self._required.lengths)
-
-    @property
-    def total_length(self) -> int:
-        """Elements in all shards."""
-        return self._required.total_length
-
-    def length(self, shard: int) -> int:
-        """Elements in one shard; IndexError for a number outside 0..num_shards-1."""
-        lengths = self._required.lengths
-        if not 0 <= shard < len(lengths):
-            raise IndexError(f"shard {shard} is outside a dataset of {len(lengths)} shards")
-        return int(lengths[shard])
 
     def read(self, global_index: int, global_length: int) -> Any:
         """The sample made of global_length elements from global_index on.
@@ -105,14 +50,8 @@ class StreamReader:
             raise IndexError(f"a window cannot have {length} elements")
         return opened.window(index, length)
 
-    @property
-    def _required(self) -> OpenStream:
-        if self._opened is None:
-            raise ClosedError("this stream reader is not open; use it in a `with` block or call open()")
-        return self._opened
 
-
-class StreamDataset:
+class StreamDataset(ShardDataset[OpenStream]):
     """Windows of sequence_length + extra elements, one every stride elements (default: sequence_length).
 
     Item i begins at element i * stride; what does not fill a window at the end is not served. extra=1 lets windows
@@ -120,17 +59,16 @@ class StreamDataset:
     """
 
     def __init__(
-        self, storage: _StreamStorage, sequence_length: int, stride: int | None = None, extra: int = 0
+        self, storage: ReadableStorage[OpenStream], sequence_length: int, stride: int | None = None, extra: int = 0
     ) -> None:
-        self.storage = storage
+        super().__init__(storage)
         self.sequence_length = _checked("sequence_length", sequence_length, 1)
         self.stride = self.sequence_length if stride is None else _checked("stride", stride, 1)
         self.extra = _checked("extra", extra, 0)
-        self._opened: OpenStream | None = None
         self._rows: RowGather | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_opened": None, "_rows": None}
+        return {**super().__getstate__(), "_rows": None}
 
     def __repr__(self) -> str:
         return (
@@ -144,25 +82,12 @@ class StreamDataset:
 
     def close(self) -> None:
         """Release the maps. It opens again at the next use, and then sees what is there by then."""
-        self._opened = self._rows = None
-        self.storage.reading_store.close()
+        self._rows = None
+        super().close()
 
-    def __enter__(self) -> Self:
-        self.open()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def sync_reader(self) -> "StreamDataset":
+    def sync_reader(self) -> Self:
         """The same dataset with handles of its own; use it as a context manager."""
-        return StreamDataset(self.storage, self.sequence_length, self.stride, self.extra)
-
-    def async_reader(self) -> AsyncReader["StreamDataset"]:
-        """The same with awaitable items."""
-        return AsyncReader(self.sync_reader())
+        return type(self)(self.storage, self.sequence_length, self.stride, self.extra)
 
     def __len__(self) -> int:
         return self._gather().num_rows
@@ -182,34 +107,18 @@ class StreamDataset:
         return opened.windows(gather, item_numbers(items, "window"))
 
     @property
-    def fingerprint(self) -> str:
-        """The manifest's fingerprint; for files that Headrace did not write, a digest of their sizes."""
-        return self._required.fingerprint
-
-    @property
     def settings(self) -> dict[str, int | str]:
         """What decides sample i: data and windows."""
         return {
-            "data": self.fingerprint,
+            **super().settings,
             "sequence_length": self.sequence_length,
             "stride": self.stride,
             "extra": self.extra,
         }
 
-    @property
-    def shard_lengths(self) -> NDArray[np.int64]:
-        """Elements of each shard, shape (num_shards,)."""
-        return self._required.lengths
-
     def describe(self) -> dict[str, Any]:
         """What the directory holds and how far it can be trusted, plus this dataset's windows."""
-        return {**self.storage.describe(), "sequence_length": self.sequence_length, "num_samples": len(self)}
-
-    @property
-    def _required(self) -> OpenStream:
-        if self._opened is None:
-            self._opened = self.storage.open_stream()
-        return self._opened
+        return {**super().describe(), "sequence_length": self.sequence_length}
 
     def _gather(self) -> RowGather:
         if self._rows is None:

@@ -40,10 +40,11 @@ class ShardOutput(ABC):
         return self.attempt.open_file(suffix, self._open_files)
 
 
+F = TypeVar("F")
 O = TypeVar("O", bound=ShardOutput)  # noqa: E741 - O for output
 
 
-class Writer(ABC, Generic[O]):
+class Writer(ABC, Generic[F, O]):
     """Appends records to shards, and commits all of them when it closes.
 
     Until then nothing of a shard is visible; an older version of it stays readable. An exception in the `with` block
@@ -56,6 +57,7 @@ class Writer(ABC, Generic[O]):
     def __init__(
         self,
         store: Store,
+        storage_format: F,
         schema: JsonType,
         publication: Publication,
         *,
@@ -64,6 +66,7 @@ class Writer(ABC, Generic[O]):
         tasks: Mapping[int, str] | None,
     ) -> None:
         self._store = store
+        self._format = storage_format
         self._schema = schema
         self._publication = publication
         self._overwrite = overwrite

@@ -115,7 +115,8 @@ class SpanNumpyFormat:
                 raise ValueError(f"the stream's field {taken.pop()!r} has the name of what samples have beside it")
 
     def __repr__(self) -> str:
-        return f"SpanNumpyFormat({disk_dtype(self.stream_dtype).descr}, payload={self.payload!r})"
+        disk = disk_dtype(self.stream_dtype)
+        return f"SpanNumpyFormat({disk.str if disk.names is None else disk.descr!r}, payload={self.payload!r})"
 
     def pack_spans(self, data: Mapping[str, Any]) -> tuple[NDArray[Any], Sequence[Payload], Elements]:
         """data's columns as elements and its payloads as bytes; FieldError names what does not fit."""
@@ -129,7 +130,7 @@ class SpanNumpyFormat:
                 payloads.append(self.payload.pack(payload))
             except FieldError as error:
                 raise FieldError("payloads", error.problem, f"payload {number}") from error
-        return np.asarray(data["span_lengths"]), payloads, stream
+        return _span_lengths(data["span_lengths"]), payloads, stream
 
     def unpack_spans(
         self, stream: Elements, span_lengths: NDArray[np.int64], payloads: Sequence[memoryview]
@@ -187,9 +188,7 @@ def span_format(schema: JsonType, where: str) -> SpanNumpyFormat:
 
 
 def _checked(lengths: Any, payloads: Sequence[Any], stream: Elements) -> Spans:
-    lengths = np.asarray(lengths)
-    if lengths.ndim != 1 or (lengths.size and lengths.dtype.kind not in "iu"):
-        raise FieldError("span_lengths", f"must be a list of integers, not {lengths.dtype} of shape {lengths.shape}")
+    lengths = _span_lengths(lengths)
     if len(lengths) != len(payloads):
         raise FieldError("payloads", f"there are {len(payloads)} for {len(lengths)} spans")
     if len(lengths) and int(lengths.min()) < 1:
@@ -200,6 +199,16 @@ def _checked(lengths: Any, payloads: Sequence[Any], stream: Elements) -> Spans:
     if (total := sum(lengths.tolist())) != len(stream):  # Python's integers do not wrap
         raise FieldError("span_lengths", f"they add up to {total}, but the stream has {len(stream)} elements")
     return Spans(lengths.astype(np.int64), [payload_bytes(payload, "payloads") for payload in payloads], stream)
+
+
+def _span_lengths(given: Any) -> NDArray[Any]:
+    try:
+        lengths = np.asarray(given)
+    except ValueError as error:
+        raise FieldError("span_lengths", f"is not rectangular ({error})") from None
+    if lengths.ndim != 1 or (lengths.size and lengths.dtype.kind not in "iu"):
+        raise FieldError("span_lengths", f"must be a list of integers, not {lengths.dtype} of shape {lengths.shape}")
+    return lengths
 
 
 def _walked(storage_format: AnnotatedFormat, data: Any, disk: np.dtype[Any]) -> Spans:
@@ -215,21 +224,20 @@ def _walked(storage_format: AnnotatedFormat, data: Any, disk: np.dtype[Any]) -> 
         raise FieldError("record", f"pack() must be a generator, not {type(pairs).__name__}")
     while True:
         try:
-            new, payload = next(pairs)
+            pair = next(pairs)
         except StopIteration as end:
             returned = end.value
             break
         if count == size:
             raise FieldError("record", f"pack() yields more pairs than the {size} that size() promised")
+        new, payload = _pair(pair, count)
         if key is unset or new != key:
-            if new in seen:
-                raise FieldError("record", f"key {new!r} came back at element {count} after another one")
-            if payload is None:
-                raise FieldError("record", f"key {new!r} begins at element {count} without a payload")
+            _refuse_key(new, seen, payload, count)
             seen.add(new)
             key = new
             starts.append(count)
-            payloads.append(payload_bytes(payload, "record"))
+            # Copied, since pack() may fill the same buffer again before its next yield, as it may for GuideLoom.
+            payloads.append(bytes(payload_bytes(payload, "record")))
         count += 1
     if count != size:
         raise FieldError("record", f"pack() yielded {count} pairs, but size() promised {size}")
@@ -240,3 +248,22 @@ def _walked(storage_format: AnnotatedFormat, data: Any, disk: np.dtype[Any]) -> 
         raise FieldError("record", f"pack() returned {len(stream)} elements, but size() promised {size}")
     edges = np.array([*starts, size], np.int64)
     return Spans(edges[1:] - edges[:-1], payloads, stream)
+
+
+def _pair(given: Any, count: int) -> tuple[Any, Any]:
+    try:
+        key, payload = given
+    except (TypeError, ValueError):
+        raise FieldError("record", f"pack() yielded {given!r} at element {count}, not (key, payload)") from None
+    return key, payload
+
+
+def _refuse_key(key: Any, seen: set[Any], payload: Payload | None, count: int) -> None:
+    try:
+        came_back = key in seen
+    except TypeError:
+        raise FieldError("record", f"key {key!r} at element {count} cannot be hashed") from None
+    if came_back:
+        raise FieldError("record", f"key {key!r} came back at element {count} after another one")
+    if payload is None:
+        raise FieldError("record", f"key {key!r} begins at element {count} without a payload")

@@ -145,8 +145,11 @@ class DocumentPickleFormat:
         return f"DocumentPickleFormat(allow_pickle={self.allow_pickle})"
 
     def pack(self, data: Any) -> bytes:
-        """The pickled record."""
-        return pickle.dumps(data)
+        """The pickled record; FieldError for what cannot be pickled."""
+        try:
+            return pickle.dumps(data)
+        except (pickle.PicklingError, AttributeError, TypeError, RecursionError) as error:
+            raise FieldError("document", f"cannot be pickled ({error})") from error
 
     def unpack(self, encoded_data: memoryview, shard: int) -> Any:
         """The object; UnsafeDataError without allow_pickle=True."""
@@ -158,10 +161,19 @@ class DocumentPickleFormat:
 
 
 def document_schema(storage_format: DocumentFormat) -> JsonType:
-    """What a manifest says of payloads: an element type, {"encoding": name}, or null for a format of one's own."""
+    """What a manifest says of payloads: an element type, {"encoding": name}, or null for a format of one's own.
+
+    ValueError for a dtype that payloads of arrays cannot have.
+    """
     dtype = getattr(storage_format, "dtype", None)
     if isinstance(dtype, np.dtype):
-        return dtype_to_json(disk_dtype(dtype))
+        if (disk := disk_dtype(dtype)) != dtype:
+            # Its payloads come from its own pack(), which nobody swaps: recorded as "<", they would be read wrong.
+            raise ValueError(
+                f"{type(storage_format).__name__}.dtype is {dtype.str}, but payloads of arrays are little endian; "
+                f"declare {disk.str} and pack that"
+            )
+        return dtype_to_json(disk)
     encoding = getattr(storage_format, "encoding", None)
     return {"encoding": encoding} if isinstance(encoding, str) else None
 

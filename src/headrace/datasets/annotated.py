@@ -44,6 +44,7 @@ __all__ = ["AnnotatedWriter", "SpanBatch", "StreamWithMetaStorage"]
 KIND = "annotated"
 MAX_PAYLOADS = 1 << 31  # a shard; elements point at them with an int32
 _CHUNK_ELEMENTS = 1 << 16
+_FIRST = np.zeros(1, np.int64)
 
 Int64s = NDArray[np.int64]
 
@@ -245,8 +246,10 @@ class _Open:
     def window(self, start: int, num_elements: int) -> Any:
         data, lengths, shards = self._elements.elements(start, num_elements)
         rows = data.view(self._dtype).reshape(1, num_elements)
-        begins = np.cumsum(lengths) - lengths
-        return self._batch(rows, begins[lengths > 0], shards[lengths > 0])[0]
+        if len(lengths) > 1:
+            begins = np.cumsum(lengths) - lengths
+            return self._batch(rows, begins[lengths > 0], shards[lengths > 0])[0]
+        return self._batch(rows, _FIRST[: len(lengths)], shards)[0]
 
     def windows(self, gather: RowGather, numbers: NDArray[np.int64]) -> Sequence[Any]:
         raw = gather.rows(numbers)
@@ -280,7 +283,7 @@ class _Open:
         is_start = np.empty(len(index), np.bool_)
         np.not_equal(index[1:], index[:-1], out=is_start[1:])
         is_start[begins] = True
-        starts = np.flatnonzero(is_start)
+        (starts,) = is_start.nonzero()
         lengths = np.empty(len(starts), np.int64)
         np.subtract(starts[1:], starts[:-1], out=lengths[:-1])
         lengths[-1:] = len(index) - starts[-1:]

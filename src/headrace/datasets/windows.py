@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.datasets.handles import OpenShards, ReadableStorage, ShardDataset, ShardReader
-from headrace.datasets.item_numbers import item_number, item_numbers
+from headrace.datasets.item_numbers import item_numbers
 from headrace.datasets.shard_files import RowGather
 
 __all__ = ["OpenStream", "StreamDataset", "StreamReader"]
@@ -65,10 +65,10 @@ class StreamDataset(ShardDataset[OpenStream]):
         self.sequence_length = _checked("sequence_length", sequence_length, 1)
         self.stride = self.sequence_length if stride is None else _checked("stride", stride, 1)
         self.extra = _checked("extra", extra, 0)
-        self._rows: RowGather | None = None
+        self._cut: tuple[RowGather, OpenStream] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_rows": None}
+        return {**super().__getstate__(), "_cut": None}
 
     def __repr__(self) -> str:
         return (
@@ -78,11 +78,11 @@ class StreamDataset(ShardDataset[OpenStream]):
 
     def open(self) -> None:
         """Open the directory now rather than at first use."""
-        self._gather()
+        self._ready()
 
     def close(self) -> None:
         """Release the maps. It opens again at the next use, and then sees what is there by then."""
-        self._rows = None
+        self._cut = None
         super().close()
 
     def sync_reader(self) -> Self:
@@ -90,20 +90,18 @@ class StreamDataset(ShardDataset[OpenStream]):
         return type(self)(self.storage, self.sequence_length, self.stride, self.extra)
 
     def __len__(self) -> int:
-        return self._gather().num_rows
+        return self._ready()[0].num_rows
 
     def __getitem__(self, index: int | slice) -> Any:
         """Sample index, negative from the end; a slice gives a sequence of samples. IndexError outside."""
         if isinstance(index, slice):
             return self.__getitems__(np.arange(*index.indices(len(self)), dtype=np.int64))
-        number = item_number(index, len(self), "window")
-        return self.__getitems__(np.array([number], np.int64))[0]
+        gather, opened = self._ready()
+        return opened.window(gather.start(operator.index(index)), gather.row_elements)
 
     def __getitems__(self, items: Sequence[int] | NDArray[np.int64]) -> Sequence[Any]:
         """The samples of a batch, in request order, repeats allowed; one gather however many shards they are in."""
-        gather = self._rows or self._gather()
-        opened = self._opened
-        assert opened is not None  # _gather opened it
+        gather, opened = self._ready()
         return opened.windows(gather, item_numbers(items, "window"))
 
     @property
@@ -120,10 +118,11 @@ class StreamDataset(ShardDataset[OpenStream]):
         """What the directory holds and how far it can be trusted, plus this dataset's windows."""
         return {**super().describe(), "sequence_length": self.sequence_length}
 
-    def _gather(self) -> RowGather:
-        if self._rows is None:
-            self._rows = self._required.gather(self.stride, self.sequence_length + self.extra)
-        return self._rows
+    def _ready(self) -> tuple[RowGather, OpenStream]:
+        if self._cut is None:
+            opened = self._required
+            self._cut = opened.gather(self.stride, self.sequence_length + self.extra), opened
+        return self._cut
 
 
 def _checked(name: str, value: int, least: int) -> int:

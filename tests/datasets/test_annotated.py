@@ -345,7 +345,7 @@ def test_without_a_format_samples_are_those_of_the_record(place):
         SpanNumpyFormat("<u2", DocumentJsonFormat()),
         Generating("<u4"),
     ],
-    ids=repr,
+    ids=["another type", "columns", "other payloads", "another type of a format of one's own"],
 )
 def test_elements_or_payloads_of_another_format_are_refused_when_they_are_opened(asked, place):
     with pytest.raises(SchemaMismatchError):

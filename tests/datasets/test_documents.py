@@ -168,7 +168,7 @@ def test_a_reader_says_when_it_is_not_open_and_opens_again(storage):
     )
     for _ in range(2):
         for use in uses:
-            with pytest.raises(ClosedError, match="document reader is not open"):
+            with pytest.raises(ClosedError, match="DocumentReader is not open"):
                 use()
         with reader:
             assert reader.read(3) == b"def"

@@ -143,8 +143,8 @@ def test_a_run_killed_and_killed_again_while_it_goes_on_leaves_nothing_half_done
     kind, command, runner, tmp_path, record_property
 ):
     scene = Scene(runner, tmp_path, kind, **COMMANDS[command])
-    draw, kinds = random.Random(command), collections.Counter()
-    for _ in range(max(1, (40 if kind == "stream" else 10) // STRIDE)):
+    draw, kinds = random.Random(f"{kind}, {command}"), collections.Counter()
+    for _ in range(max(4, (40 if kind == "stream" else 20) // STRIDE)):
         scene.reset()
         places = []
         while True:  # until a run survives

@@ -1,11 +1,14 @@
 """Small datasets, and looks at their directories."""
 
 import os
+import shutil
 from pathlib import Path
 
 import numpy as np
 
-from headrace.datasets import StreamStorage
+from headrace.datasets import DocumentStorage, StreamDataset, StreamStorage, StreamWithMetaStorage
+from headrace.formats.annotated import SpanNumpyFormat
+from headrace.formats.documents import DocumentBytesFormat
 from headrace.formats.stream import StreamArrayFormat, StreamNumpyFormat
 from headrace.store import LocalStore
 
@@ -81,3 +84,97 @@ class Padded(StreamNumpyFormat):
 
     def unpack(self, stream, shard_lengths, shards):
         return stream["b"].tolist(), shard_lengths.tolist(), shards.tolist()
+
+
+def payload_of(number):
+    """Bytes unlike those of any other number, and of another length."""
+    return b"%d " % number * (200 + number)
+
+
+class PayloadKind:
+    """What documents and spans have in common: item n of a dataset is made of payload_of(n), n from 0 on.
+
+    kind and files are as on disk; a shard counts item_length a payload.
+    """
+
+    def write(self, place, shards, *, publish=False, **options):
+        """One list of numbers a shard."""
+        storage = self.storage_at(place)
+        with storage.sync_writer(**options) as writer:
+            for shard, numbers in enumerate(shards):
+                writer.start(shard)
+                for number in numbers:
+                    writer.append(shard, self.record(number))
+        if publish:
+            storage.publish()
+        return storage
+
+    def items_of(self, storage):
+        """All items, as plain Python, read as one batch."""
+        dataset = self.dataset(storage)
+        return [self.plain(sample) for sample in dataset[:]]
+
+
+class Documents(PayloadKind):
+    """Document n is payload_of(n)."""
+
+    kind = "documents"
+    files = ("out_of_band.bin", "out_of_band.index")
+    item_length = 1
+
+    def __repr__(self):
+        return "documents"
+
+    def storage_at(self, place, read_interface=None):
+        place = LocalStore(place, fsync=False) if isinstance(place, Path) else place
+        return DocumentStorage(place, DocumentBytesFormat(), read_interface)
+
+    def record(self, number):
+        return payload_of(number)
+
+    def dataset(self, storage):
+        return storage.dataset()
+
+    def item(self, number):
+        return payload_of(number)
+
+    def plain(self, sample):
+        return sample
+
+
+class Spans(PayloadKind):
+    """Span n is 100 tokens that point at payload_of(n), and the n-th window of 100."""
+
+    kind = "annotated"
+    files = ("in_band.bin", "out_of_band.bin", "out_of_band.index")
+    item_length = 100
+
+    def __repr__(self):
+        return "spans"
+
+    def storage_at(self, place, read_interface=None):
+        place = LocalStore(place, fsync=False) if isinstance(place, Path) else place
+        return StreamWithMetaStorage(place, SpanNumpyFormat("<u2"), read_interface)
+
+    def record(self, number):
+        tokens = np.arange(100 * number, 100 * number + 100)
+        return {"tokens": tokens, "span_lengths": [100], "payloads": [payload_of(number)]}
+
+    def dataset(self, storage):
+        return StreamDataset(storage, 100)
+
+    def item(self, number):
+        return list(range(100 * number, 100 * number + 100)), [100], [payload_of(number)]
+
+    def plain(self, sample):
+        payloads = [bytes(payload) for payload in sample["payloads"]]
+        return sample["tokens"].tolist(), sample["span_lengths"].tolist(), payloads
+
+
+DOCUMENTS, SPANS = Documents(), Spans()
+
+
+def without_records(folder):
+    """Leave the data files alone, as another program would have written them."""
+    (folder / "headrace.json").unlink(missing_ok=True)
+    shutil.rmtree(folder / ".headrace")

@@ -15,10 +15,9 @@ The records are written by the real storage into real files, and read back by th
 """
 
 import pickle  # noqa: TID251 - the contract is that formats pickle; nothing read from a data set is unpickled
-import sys
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Sequence
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,13 +26,12 @@ import pytest
 
 from headrace.datasets import DocumentReader, DocumentStorage, StreamDataset, open_storage
 from headrace.errors import FieldError, SchemaMismatchError, UnsafeDataError
-from headrace.formats.annotated import SpanNumpyFormat, packed_spans
+from headrace.formats.annotated import SpanNumpyFormat
 from headrace.formats.documents import (
     DocumentBytesFormat,
     DocumentNumpyFormat,
     document_schema,
     item_bytes,
-    payload_bytes,
 )
 from headrace.formats.stream import StreamArrayFormat, disk_dtype
 from headrace.store import LocalStore, Store
@@ -41,16 +39,17 @@ from headrace.testing.format_kinds import (
     AnyStorage,
     OneStepAnElement,
     kind_of,
+    packed_record,
     ready_format,
     ready_sample,
     storage_of,
 )
+from headrace.testing.interruption import interrupted_at_every_line
 from headrace.testing.samples import SpoiledStore, same_value, spoil
 
 __all__ = ["FormatContract"]
 
 _SHARDS = 3  # records go to shards 0, 2 and 4; those between are empty
-_THREADS = 6
 
 
 class Place(NamedTuple):
@@ -147,7 +146,7 @@ class FormatContract:
         used = self.records()
         self._write(tmp_path / "one", used)
         self._write(tmp_path / "two", self.records())
-        assert _files(tmp_path / "one") == _files(tmp_path / "two")
+        _check_files(tmp_path / "two", _files(tmp_path / "one"), "the same records gave other bytes the second time")
         assert same_value(list(used), list(self.records())), "pack() changed its record"
 
     def test_a_refused_record_is_a_field_error_and_leaves_nothing_behind(self, tmp_path: Path) -> None:
@@ -166,7 +165,7 @@ class FormatContract:
                         writer.append(shard, record)
                         _refuse(writer, shard, bad, message)
             storage.publish()
-            assert _files(tmp_path / str(number)) == expected, f"{bad!r} left something behind"
+            _check_files(tmp_path / str(number), expected, f"{bad!r} left something behind")
 
     def test_both_ways_of_packing_give_the_same_spans(self) -> None:
         storage_format = self.make_format()
@@ -174,9 +173,8 @@ class FormatContract:
             pytest.skip("the format has only one way of packing")
         slow_format: Any = OneStepAnElement(storage_format)
         for record in self.records():
-            fast = packed_spans(storage_format, record)
-            slow = packed_spans(slow_format, record)
-            assert same_value(list(fast), list(slow)), f"pack_spans() and pack() differ for {record!r}"
+            fast, slow = packed_record(storage_format, record), packed_record(slow_format, record)
+            assert same_value(fast, slow), f"pack_spans() and pack() differ for {record!r}"
 
     # Samples
 
@@ -214,7 +212,7 @@ class FormatContract:
                     assert item == victim or self.same(sample, expected[item]), (
                         f"sample {item} shares {victim}'s memory"
                     )
-        assert _files(tmp_path) == before
+        _check_files(tmp_path, before, "writing into samples changed files")
 
     # The format itself
 
@@ -228,33 +226,27 @@ class FormatContract:
         copied = pickle.loads(used)  # noqa: S301 - made four lines above
         storage, places = self._write(tmp_path / "two", self.records(), copied)
         self._check(storage, places, self.records())
-        assert _files(tmp_path / "one") == _files(tmp_path / "two")
+        _check_files(tmp_path / "two", _files(tmp_path / "one"), "the pickled copy wrote other bytes")
 
-    def test_threads_may_pack_and_unpack_at_the_same_time(self, tmp_path: Path) -> None:
-        records = [self.records() for _ in range(_THREADS)]
-        storage = self._storage(tmp_path, self.make_format())
-        with _busy_threads() as pool:
-            with storage.sync_writer() as writer:
+    def test_another_thread_may_pack_between_any_two_lines(self) -> None:
+        storage_format, records = self.make_format(), self.records()
+        for record, other in pairwise([*records, records[0]]):
+            expected = packed_record(self.make_format(), record)
 
-                def write(shard: int) -> None:
-                    for _ in range(4):
-                        for record in records[shard]:
-                            writer.append(shard, record)
+            def pack(record: Any) -> Any:
+                return packed_record(storage_format, record)
 
-                list(pool.map(write, range(_THREADS)))
-            files = _files(tmp_path)
-            for name, data in files.items():
-                number, _, suffix = name.partition(".")
-                assert not number.isdigit() or data == files[f"0000000.{suffix}"], "threads packed different bytes"
-            with _dataset(storage, 1) as dataset:
-                expected = list(dataset.__getitems__(range(len(dataset))))
+            for packed in interrupted_at_every_line(partial(pack, record), partial(pack, other)):
+                assert same_value(packed, expected), f"{record!r} was packed as {packed!r} while {other!r} was, too"
 
-                def read(begin: int) -> bool:
-                    items = np.arange(begin, begin + len(dataset)) % len(dataset)
-                    batch = dataset.__getitems__(items)
-                    return all(self.same(sample, expected[item]) for item, sample in zip(items, batch, strict=True))
-
-                assert all(pool.map(read, range(4 * _THREADS))), "threads unpacked different samples"
+    def test_another_thread_may_unpack_between_any_two_lines(self, tmp_path: Path) -> None:
+        storage, places = self._write(tmp_path, self.records())
+        full = [place for place in places if place.length]
+        with storage.sync_reader() as reader:
+            for place, other in pairwise([*full, full[0]]):
+                expected = _read(reader, place)
+                for sample in interrupted_at_every_line(partial(_read, reader, place), partial(_read, reader, other)):
+                    assert self.same(sample, expected), f"{expected!r} was read as {sample!r} while another was, too"
 
     # What the directory records
 
@@ -278,7 +270,7 @@ class FormatContract:
                 if type(own) is type(ready):
                     assert self.same(sample, self.expected(record))
         if isinstance(storage, DocumentStorage):
-            sizes = [len(payload_bytes(own.pack(record))) for record in self.records()]
+            sizes = [len(packed_record(own, record)) for record in self.records()]
             assert storage.dataset().lengths.tolist() == [size // item_bytes(own) for size in sizes]
 
     def test_another_format_is_refused_when_the_directory_is_opened(self, tmp_path: Path) -> None:
@@ -294,7 +286,7 @@ class FormatContract:
             self._storage(tmp_path, make(other)).sync_reader().open()
         if kind == "documents":
             with self._storage(tmp_path, DocumentBytesFormat()).sync_reader() as raw:
-                payloads = [bytes(payload_bytes(own.pack(record))) for record in self.records()]
+                payloads = [packed_record(own, record) for record in self.records()]
                 assert [_read(raw, Place(number, 1)) for number in range(len(payloads))] == payloads
 
     # What the tests share
@@ -358,13 +350,7 @@ def _files(place: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(place.iterdir()) if path.is_file()}
 
 
-@contextmanager
-def _busy_threads() -> Iterator[ThreadPoolExecutor]:
-    """A pool whose threads take turns as often as they can."""
-    usual = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        with ThreadPoolExecutor(_THREADS) as pool:
-            yield pool
-    finally:
-        sys.setswitchinterval(usual)
+def _check_files(place: Path, expected: dict[str, bytes], problem: str) -> None:
+    found = _files(place)
+    differ = [name for name in sorted({*found, *expected}) if found.get(name) != expected.get(name)]
+    assert not differ, f"{problem}: {', '.join(differ)}"

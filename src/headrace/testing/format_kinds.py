@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 
 from headrace.datasets import DocumentStorage, StreamStorage, StreamWithMetaStorage
-from headrace.formats.annotated import SpanNumpyFormat, annotated_schema, packed_spans, span_format
+from headrace.formats.annotated import annotated_schema, packed_spans, span_format
 from headrace.formats.documents import document_format, document_schema, payload_bytes
 from headrace.formats.stream import StreamArrayFormat, StreamNumpyFormat, disk_dtype, stored_elements
 
-__all__ = ["AnyStorage", "OneStepAnElement", "kind_of", "ready_format", "ready_sample", "storage_of"]
+__all__ = ["AnyStorage", "OneStepAnElement", "kind_of", "packed_record", "ready_format", "ready_sample", "storage_of"]
 
 AnyStorage = StreamStorage | DocumentStorage | StreamWithMetaStorage
 
@@ -20,7 +20,10 @@ class OneStepAnElement:
 
     def __init__(self, storage_format: Any) -> None:
         self.stream_dtype = storage_format.stream_dtype
-        self.size, self.pack, self.unpack = storage_format.size, storage_format.pack, None
+        self.size, self.pack, self.unpack = storage_format.size, storage_format.pack, self._unpack
+
+    def _unpack(self, stream: Any, shards: Any, numbers: Any, payloads: Any) -> Any:
+        raise NotImplementedError("it only packs")
 
 
 def kind_of(storage_format: Any) -> str:
@@ -52,12 +55,23 @@ def ready_format(storage_format: Any) -> Any:
     return StreamArrayFormat(disk) if disk.names is None else StreamNumpyFormat(disk)
 
 
+def packed_record(storage_format: Any, record: Any) -> Any:
+    """What is written of the record: Spans, an array of elements, or the payload's bytes; FieldError as in append()."""
+    match kind_of(storage_format):
+        case "annotated":
+            return packed_spans(storage_format, record)
+        case "stream":
+            return stored_elements(storage_format.pack(record), disk_dtype(storage_format.stream_dtype))
+    return bytes(payload_bytes(storage_format.pack(record)))
+
+
 def ready_sample(own: Any, ready: Any, record: Any) -> Any:
     """What `ready` makes of the record as `own` packs it, without files."""
-    if isinstance(ready, SpanNumpyFormat):
-        lengths, payloads, stream = packed_spans(own, record)
-        return ready.unpack_spans(stream, lengths, [memoryview(bytearray(payload)) for payload in payloads])
-    if isinstance(ready, StreamArrayFormat | StreamNumpyFormat):
-        elements = stored_elements(own.pack(record), disk_dtype(own.stream_dtype))
-        return ready.unpack(elements, np.array([len(elements)]), np.array([0]))
-    return ready.unpack(memoryview(bytearray(payload_bytes(own.pack(record)))), 0)
+    packed = packed_record(own, record)
+    match kind_of(own):
+        case "annotated":
+            payloads = [memoryview(bytearray(payload)) for payload in packed.payloads]
+            return ready.unpack_spans(packed.stream, packed.lengths, payloads)
+        case "stream":
+            return ready.unpack(packed, np.array([len(packed)]), np.array([0]))
+    return ready.unpack(memoryview(bytearray(packed)), 0)

@@ -40,6 +40,9 @@ def _same_array(sample: Any, expected: Any) -> bool:
         one, other = np.asarray(sample), np.asarray(expected)
     except ValueError:  # a list that is not rectangular
         return False
+    if one.dtype.names or other.dtype.names:
+        names = one.dtype.names or ()
+        return names == other.dtype.names and all(_same_array(one[name], other[name]) for name in names)
     floats = one.dtype.kind in "fc" and other.dtype.kind in "fc"
     return one.shape == other.shape and (one.size == 0 or np.array_equal(one, other, equal_nan=floats))
 

@@ -51,6 +51,18 @@ def test_worker_processes_give_the_same(storage, method, used):
     assert dataset[5].tolist() == document(5)
 
 
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_torch_s_own_data_loader_reads_documents_too(storage, num_workers):
+    loader = torch.utils.data.DataLoader(
+        storage.dataset(),
+        batch_size=7,
+        collate_fn=pad,
+        num_workers=num_workers,
+        multiprocessing_context="fork" if num_workers else None,
+    )
+    assert [numbers(batch) for batch in loader] == epoch(make(COUNT, local_batch_size=7, drop_last=False))
+
+
 @pytest.mark.parametrize("workers", IN_PROCESS)
 def test_from_every_position_another_number_of_ranks_goes_on(storage, workers):
     size, worlds = 12, [1, 2, 3, 4, 6]

@@ -47,7 +47,7 @@ def copied(name, target):
 
 
 def orders(num_items):
-    """Lists of items to ask for: forwards, backwards, shuffled, with repeats, from the end, none."""
+    """Lists of items to ask for: forwards, backwards, shuffled, with repeats, from the end, from either end, none."""
     items = np.arange(num_items)
     shuffled = Permutation(num_items, derive_seed(7, "orders"))(items)
     again = Permutation(num_items, derive_seed(7, "again"))(items)
@@ -58,6 +58,7 @@ def orders(num_items):
         np.concatenate([shuffled, again[: num_items // 2 + 1]]),
         np.repeat(again[:5], 3),
         shuffled - num_items,
+        np.where(shuffled % 2, shuffled - num_items, shuffled),
         items[:0],
     ]
 

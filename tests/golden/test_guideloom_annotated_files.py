@@ -101,6 +101,24 @@ def test_writing_the_same_records_gives_guidelooms_bytes_and_no_file_more(
     assert storage.verify() == []
 
 
+@pytest.mark.parametrize("how", WRITERS)
+def test_records_without_elements_leave_the_streams_file_and_no_other(recorded, how, tmp_path):
+    golden = recorded["stream_meta"]
+    storage_format, convert = WRITERS[how]
+    storage = StreamWithMetaStorage(tmp_path / "data", storage_format(golden.dtype))
+    nothing = {"document_id": 1, "spans": [], "payloads": [], "stream": golden.stream[:0]}
+    with storage.sync_writer() as writer:
+        for shard in (0, 1, 1):
+            writer.append(shard, convert(nothing, golden.dtype))
+        writer.start(2)  # as GuideLoom leaves the other two; it cannot begin a shard without a record
+    storage.publish()
+    assert visible_files(tmp_path / "data") == {f"000000{shard}.in_band.bin": b"" for shard in range(3)}
+    with storage.sync_reader() as reader:
+        assert (reader.num_shards, reader.total_length) == (3, 0)
+    assert len(storage.dataset(4)) == 0
+    assert storage.verify() == []
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_what_is_written_in_one_format_is_read_in_the_others(recorded, name, tmp_path):
     golden = recorded[name]

@@ -178,3 +178,50 @@ def without_records(folder):
     """Leave the data files alone, as another program would have written them."""
     (folder / "headrace.json").unlink(missing_ok=True)
     shutil.rmtree(folder / ".headrace")
+
+
+class Interrupting:
+    """A format whose pack() is interrupted where the record says so."""
+
+    def __init__(self, storage_format):
+        self.inner = storage_format
+        self.stream_dtype = getattr(storage_format, "stream_dtype", None)
+
+    def pack(self, data):
+        if data is KeyboardInterrupt:
+            raise KeyboardInterrupt
+        return self.inner.pack(data)
+
+    def pack_spans(self, data):
+        if data is KeyboardInterrupt:
+            raise KeyboardInterrupt
+        return self.inner.pack_spans(data)
+
+    def unpack(self, encoded_data, shard):
+        return self.inner.unpack(encoded_data, shard)
+
+    def unpack_spans(self, *window):
+        return self.inner.unpack_spans(*window)
+
+
+class Breaking:
+    """Spans by generator, which breaks off after two payloads."""
+
+    stream_dtype = np.dtype("<u2")
+
+    def size(self, data):
+        return 4
+
+    def pack(self, data):
+        yield 0, b"p0"
+        yield 0, None
+        yield 1, b"p1"
+        if data == "raise":
+            raise RuntimeError("the tokenizer broke")
+        if data == "few":
+            return np.arange(4)
+        yield 1 if data != "back" else 0, None
+        return np.arange(3 if data == "short" else 4)
+
+    def unpack(self, stream_data, document_shard, document_index, document_data):
+        return stream_data.tolist(), [bytes(data) for data in document_data]

@@ -243,16 +243,11 @@ def test_a_record_with_more_payloads_than_any_shard_has_numbers_for_is_refused(t
         assert [bytes(payload) for payload in reader.read(0, 3)["payloads"]] == [b"a", b"b", b"c"]
 
 
-def test_a_shard_that_only_refused_is_committed_empty(three_payloads, tmp_path):
-    storage = SPANS.storage_at(tmp_path)
-    with storage.sync_writer() as writer:
-        with pytest.raises(FieldError):
-            writer.append(0, spans(b"a", b"b", b"c", b"d"))
-        assert writer.length(0) == 0
-    storage.publish()
-    assert sorted(path.name for path in tmp_path.glob("0*")) == ["0000000.in_band.bin"]
-    assert len(StreamDataset(storage, 1)) == 0
-    assert storage.verify() == []
+def test_a_record_that_no_shard_takes_begins_none_so_that_an_older_one_stays(three_payloads, tmp_path):
+    storage = SPANS.write(tmp_path, [[0, 1]])
+    with storage.sync_writer() as writer, pytest.raises(FieldError):
+        writer.append(0, spans(b"a", b"b", b"c", b"d"))
+    assert SPANS.items_of(storage) == [SPANS.item(0), SPANS.item(1)]
 
 
 def test_the_last_number_is_used_and_comes_back(tmp_path):

@@ -232,6 +232,17 @@ def test_pickles_need_the_caller_s_word_and_the_refusal_names_the_document(tmp_p
     assert DocumentStorage(tmp_path, DocumentPickleFormat(allow_pickle=True)).dataset()[:] == [{"a": (1, 2)}, {1, 2}]
 
 
+def test_payloads_of_no_whole_number_of_elements_are_named_whether_they_are_counted_or_read(tmp_path):
+    documents_at(tmp_path, [[b"even"], [b"", b"odd"]], Marked())  # whose records say nothing of elements
+    dataset = DocumentStorage(tmp_path, DocumentNumpyFormat("<u2")).dataset()
+    with pytest.raises(CorruptShardError, match="shard 1: payload 1 is no whole number of elements of 2 bytes"):
+        dataset.lengths
+    with pytest.raises(ValueError) as failed:
+        dataset[:]
+    assert failed.value.__notes__ == [f"while reading document 2 of {tmp_path}"]
+    assert [document.tolist() for document in dataset[:2]] == [np.frombuffer(b"even", "<u2").tolist(), []]
+
+
 # Notes.
 
 

@@ -101,7 +101,7 @@ class SpanNumpyFormat:
     def __init__(self, stream_dtype: DTypeLike, payload: DocumentFormat | None = None) -> None:
         self.stream_dtype: np.dtype[Any] = np.dtype(stream_dtype)
         self.payload: DocumentFormat = DocumentBytesFormat() if payload is None else payload
-        if not isinstance(self.payload, DocumentFormat):
+        if isinstance(payload, type) or not isinstance(self.payload, DocumentFormat):
             raise TypeError(
                 f"payload must be a format of documents, such as DocumentNumpyFormat('<i4'), not {payload!r}"
             )

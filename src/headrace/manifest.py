@@ -198,6 +198,8 @@ def _tuples(described: JsonType) -> Any:
         return described
     fields = []
     for entry in described:
+        if not isinstance(described, list) or not isinstance(entry, list):
+            raise TypeError(f"field {entry!r}")  # a word of two letters would unpack as a name and a type
         name, kind, *shape = entry
         if not isinstance(name, str) or len(shape) > 1:
             raise TypeError(f"field {entry!r}")

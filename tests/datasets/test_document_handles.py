@@ -138,7 +138,6 @@ def test_every_read_interface_gives_the_same(interface, tmp_path):
     assert storage.dataset().lengths.tolist() == [len(document) for document in FLAT]
 
 
-@pytest.mark.xfail(strict=True, reason="an error that a store raised and that was handled keeps the maps alive")
 def test_closing_releases_the_files_at_once(no_collector, tmp_path):
     dataset = documents_at(tmp_path, SHARDS, BYTES).dataset()
     assert dataset.__getitems__([0, 5]) == [b"", b"ghij"]
@@ -271,7 +270,6 @@ def test_what_a_format_raises_names_the_document(interface, in_place, tmp_path):
         assert dataset.__getitems__([0, 3, 2]) == reader.read_many([0, 3, 2]) == [b"fine", b"fine too", b"good"]
 
 
-@pytest.mark.xfail(strict=True, reason="the note names the first document of the batch")
 @pytest.mark.parametrize("mapped", [True, False])
 @pytest.mark.parametrize("damage", ["missing", "short", "index"])
 def test_a_note_names_no_document_of_another_shard_than_the_damaged_one(mapped, damage, tmp_path):

@@ -266,7 +266,6 @@ def test_lengths_are_read_from_the_indexes_alone_and_once():
 # Lengths, samples and whose memory they are.
 
 
-@pytest.mark.xfail(strict=True, reason="the arrays are the dataset's own and writable")
 @pytest.mark.parametrize("name", ["lengths", "shard_lengths"])
 def test_whoever_writes_to_lengths_changes_nothing_in_the_dataset(name):
     dataset = documents_at(MemoryStore(), SHARDS, BYTES).dataset()

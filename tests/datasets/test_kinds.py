@@ -150,7 +150,7 @@ def test_a_kind_that_this_version_does_not_know_is_refused_by_name(tmp_path):
     manifest = json.loads((tmp_path / "headrace.json").read_text())
     shards = Manifest.from_json((tmp_path / "headrace.json").read_bytes(), "here").shards
     (tmp_path / "headrace.json").write_bytes(Manifest.of("samples", manifest["dtype"], shards).to_json())
-    with pytest.raises(SchemaMismatchError, match=r"a dataset of kind 'samples'.*stream, documents or annotated"):
+    with pytest.raises(ManifestError, match=r"a dataset of kind 'samples'.*knows stream, documents and annotated"):
         open_storage(tmp_path)
 
 

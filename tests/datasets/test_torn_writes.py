@@ -290,8 +290,8 @@ PLACES = {
     "as it moves the old receipt away": ("rename", "*/replaced", 1),
     "as it renames its first file": ("rename", "*.bin", 1),
     "as it does something to the next": ("rename", "*.bin", 2),
-    "as it deletes what it does not replace": ("delete", "*.bin", 1),
-    "as it deletes more of it": ("delete", "*.index", 1),
+    "as it moves away what it does not replace": ("rename", "*/old-0", 1),
+    "as it moves away more of it": ("rename", "*/old-1", 1),
     "as it does something to an index": ("rename", "*.index", 1),
     "as it renames the receipt": ("rename", ".headrace/0000000.receipt", 2),
 }

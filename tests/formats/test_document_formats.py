@@ -84,7 +84,9 @@ EMPTY = [
 ]
 
 
-@pytest.mark.parametrize("payload", EMPTY, ids=repr)
+@pytest.mark.parametrize(
+    "payload", EMPTY, ids=[f"{type(payload).__name__} {number}" for number, payload in enumerate(EMPTY)]
+)
 def test_an_empty_buffer_of_any_shape_is_an_empty_payload(payload):
     assert len(payload_bytes(payload)) == 0
     assert returned(DocumentBytesFormat(), payload) == b""

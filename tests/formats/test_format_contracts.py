@@ -63,7 +63,12 @@ class TestStreamArrayFormat(FormatContract):
         return [[1, 2, 3], np.arange(10, dtype=">u4")[::3], [], torch.tensor([65_535])]
 
     def refused(self):
-        return [([1, 70_000], "value 70000 at position 1"), ([0.5], "float64"), ([[1]], "one dimension")]
+        return [
+            ([1, 70_000], "value 70000 at position 1"),
+            ([[1], [2, 3]], "not rectangular"),
+            ([0.5], "float64"),
+            ([[1]], "one dimension"),
+        ]
 
 
 class WithoutRows:
@@ -163,7 +168,7 @@ class TestDocumentNumpyFormat(FormatContract):
 
 
 class TestDocumentNumpyFormatOfRecords(FormatContract):
-    dtype = np.dtype([("id", "<u4"), ("flag", "?"), ("vec", "<f8", (2,))])
+    dtype = np.dtype([("id", "<u4"), ("flag", "?"), ("vec", "<f8", (2,))], align=True)
 
     def make_format(self):
         return DocumentNumpyFormat(self.dtype)

@@ -136,6 +136,8 @@ DAMAGED = [
     [["tokens", "<u2", [1], 2]],
     [["tokens", "<u2"], ["tokens", "<u2"]],
     [[5, "<u2"]],
+    ["ab"],
+    {"ab": 1},
     {"encoding": 5},
     {"encoding": None},
     {"encoding": "json", "level": 1},

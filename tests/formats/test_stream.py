@@ -168,6 +168,42 @@ def test_padding_bytes_are_zero_in_every_run():
     assert packed.tobytes() == b"\xff\0\0\0\xff\xff\xff\xff" * 2
 
 
+ALIGNED = np.dtype([("a", "u1"), ("b", "<i4")], align=True)
+PADDED = [
+    ALIGNED,
+    ALIGNED.newbyteorder(">"),
+    np.dtype([("x", ALIGNED)]),
+    np.dtype([("x", ALIGNED, (2,)), ("y", "u1")]),
+    np.dtype({"names": ["a"], "formats": ["<u2"], "offsets": [2], "itemsize": 8}),
+]
+
+
+def _fields_of_ones(elements):
+    if elements.dtype.names is None:
+        elements[...] = 1
+    for name in elements.dtype.names or ():
+        _fields_of_ones(elements[name])
+
+
+@pytest.mark.parametrize("dtype", PADDED, ids=str)
+def test_what_lay_in_memory_between_the_fields_gets_into_no_file(dtype):
+    elements = np.frombuffer(bytearray(b"\xaa" * 3 * dtype.itemsize), dtype)
+    _fields_of_ones(elements)
+    clean = np.zeros(3, disk_dtype(dtype))
+    _fields_of_ones(clean)
+    disk = disk_dtype(dtype)
+    assert stored_elements(elements, disk).tobytes() == clean.tobytes()
+    assert stored_elements(StreamArrayFormat(dtype).pack(elements), disk).tobytes() == clean.tobytes()
+    columns = {name: elements[name] for name in dtype.names}
+    assert stored_elements(StreamNumpyFormat(dtype).pack(columns), disk).tobytes() == clean.tobytes()
+
+
+def test_elements_without_padding_are_not_copied():
+    for dtype in ("<u2", [("a", "<u2"), ("b", "u1", (3,))]):
+        elements = np.zeros(3, dtype)
+        assert stored_elements(elements, elements.dtype) is elements
+
+
 def test_a_declared_big_endian_type_is_stored_little_endian():
     packed = StreamNumpyFormat([("tokens", ">u2")]).pack({"tokens": np.array([1, 2], ">u2")})
     assert packed.tobytes() == b"\1\0\2\0"

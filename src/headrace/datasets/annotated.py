@@ -105,6 +105,14 @@ class AnnotatedWriter(Writer[AnnotatedFormat | SpanFormat, "_Output"]):
     def _packed(self, data: Any) -> Spans:
         return packed_spans(self._format, data)
 
+    def _check_room(self, packed: Spans, output: "_Output | None") -> None:
+        known = 0 if output is None else output.num_payloads
+        if known + len(packed.payloads) > MAX_PAYLOADS:
+            problem = (
+                f"would be the shard's payloads {known} to {known + len(packed.payloads)}; it holds {MAX_PAYLOADS}"
+            )
+            raise FieldError("payloads", f"{problem}, so go on in another shard")
+
     def _output(self, attempt: ShardAttempt, open_files: OpenFiles) -> "_Output":
         return _Output(attempt, open_files, annotated_dtype(self._format.stream_dtype))
 
@@ -116,13 +124,9 @@ class _Output(ShardOutput):
         self._elements = self._file(SUFFIX)
         self._payloads: PayloadOutput | None = None  # their files come with the first one, as GuideLoom's do
 
-    def refuse(self, packed: Spans) -> None:
-        known = 0 if self._payloads is None else self._payloads.count
-        if known + len(packed.payloads) > MAX_PAYLOADS:
-            problem = (
-                f"would be the shard's payloads {known} to {known + len(packed.payloads)}; it holds {MAX_PAYLOADS}"
-            )
-            raise FieldError("payloads", f"{problem}, so go on in another shard")
+    @property
+    def num_payloads(self) -> int:
+        return 0 if self._payloads is None else self._payloads.count
 
     def append(self, packed: Spans) -> None:
         lengths, payloads, stream = packed
@@ -204,6 +208,11 @@ class SpanBatch(Sequence[Any]):
 
     def __iter__(self) -> Iterator[Any]:
         return map(self.__getitem__, range(len(self)))
+
+    @property
+    def nbytes(self) -> int:
+        """The memory of all windows and payloads."""
+        return self.elements.nbytes + sum(payload.nbytes for payload in self.payloads)
 
     @property
     def document_index(self) -> NDArray[np.int32]:

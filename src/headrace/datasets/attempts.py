@@ -4,7 +4,7 @@
     write    into that folder, digesting on the way
     commit   1 sync the files            2 put the new receipt into the folder
              3 move the old receipt away, into the folder
-             4 rename each file to its final name
+             4 rename each file to its final name, and move away what the shard has no longer
              5 rename the receipt to its final name: this is the commit
     end      remove the folder, release the lease
 
@@ -126,9 +126,12 @@ class AttemptFile:
 class ShardAttempt:
     """The files of one shard until they are committed or abandoned."""
 
-    def __init__(self, store: Store, kind: str, shard: int, lease: Lease, folder: str, attempt: str) -> None:
+    def __init__(
+        self, store: Store, publication: Publication, shard: int, lease: Lease, folder: str, attempt: str
+    ) -> None:
         self._store = store
-        self._kind = kind
+        self._kind = publication.kind
+        self._suffixes = publication.suffixes
         self._shard = shard
         self._lease = lease
         self._folder = folder
@@ -136,7 +139,7 @@ class ShardAttempt:
         self._files: list[AttemptFile] = []
 
     @classmethod
-    def begin(cls, store: Store, kind: str, shard: int, publication: Publication, *, force: bool) -> "ShardAttempt":
+    def begin(cls, store: Store, shard: int, publication: Publication, *, force: bool) -> "ShardAttempt":
         """A new attempt that owns the shard. ShardOwnedError while another living process does, unless force."""
         attempt = attempt_id()
         folder = f"{ATTEMPTS}/{shard:07d}-{attempt}"
@@ -159,7 +162,7 @@ class ShardAttempt:
         except BaseException:
             store.remove_folder(folder)
             raise
-        begun = cls(store, kind, shard, lease, folder, attempt)
+        begun = cls(store, publication, shard, lease, folder, attempt)
         try:
             publication.refuse_while_publishing()
             begun._remove_dead_attempts()
@@ -216,8 +219,12 @@ class ShardAttempt:
             self._store.rename(final, f"{self._folder}/replaced")
         for file in self._files:
             self._store.rename(file.path, file.name)
-        for name in sorted(set(replaced or ()) - {record.name for record in records}):
-            self._store.delete(name)
+        # Moved rather than deleted: who was taken over must not remove a file of his successor's. The kind's own files
+        # are looked for too, since an attempt that failed between these steps left files without a receipt.
+        known = {*(replaced or ()), *(shard_file(self._shard, suffix) for suffix in self._suffixes)}
+        for number, name in enumerate(sorted(known - {record.name for record in records})):
+            if ledger.head(name) is not None:
+                self._store.rename(name, f"{self._folder}/old-{number}")
         self._store.rename(new_receipt, final)
         return receipt
 

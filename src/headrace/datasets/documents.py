@@ -169,7 +169,7 @@ class DocumentDataset(ShardDataset["_Open"]):
 
     @property
     def lengths(self) -> NDArray[np.int64]:
-        """The length of each document, shape (len,): bytes, or elements where the format has a dtype.
+        """The length of each document, shape (len,), read-only: bytes, or elements where the format has a dtype.
 
         Read from the indexes alone, once; CorruptShardError when they make no sense.
         """
@@ -226,19 +226,20 @@ class _Open:
         """The samples of these documents, all inside."""
         shards = self._ends.searchsorted(numbers, "right")
         read = self._payloads.in_place if self._in_place else self._payloads.read
+        encoded = read(shards, numbers - self._starts[shards])
         unpack = self._format.unpack
         documents: list[Any] = []
         add = documents.append
-        try:
-            for data, shard in zip(read(shards, numbers - self._starts[shards]), shards.tolist(), strict=True):
+        for data, shard in zip(encoded, shards.tolist(), strict=True):
+            try:
                 add(unpack(data, shard))
-        except Exception as error:
-            if len(documents) < len(numbers):
+            except Exception as error:
                 error.add_note(f"while reading document {numbers[len(documents)]} of {self._where}")
-            raise
+                raise
         return documents
 
     def document_lengths(self) -> NDArray[np.int64]:
         if self._document_lengths is None:
             self._document_lengths = self._payloads.lengths(self._item_bytes)
+            self._document_lengths.flags.writeable = False
         return self._document_lengths

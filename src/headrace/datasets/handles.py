@@ -120,8 +120,10 @@ class ShardDataset(_Handle[O], ABC):
 
     @property
     def shard_lengths(self) -> NDArray[np.int64]:
-        """What each shard holds, shape (num_shards,): elements, or documents."""
-        return self._required.lengths
+        """What each shard holds, shape (num_shards,), read-only: elements, or documents."""
+        lengths = self._required.lengths.view()
+        lengths.flags.writeable = False
+        return lengths
 
     @property
     def fingerprint(self) -> str:

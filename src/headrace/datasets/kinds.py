@@ -6,7 +6,7 @@ from headrace.datasets.annotated import StreamWithMetaStorage
 from headrace.datasets.documents import DocumentStorage
 from headrace.datasets.ledger import MANIFEST, Ledger, shard_and_suffix
 from headrace.datasets.stream import StreamStorage
-from headrace.errors import SchemaMismatchError
+from headrace.errors import ManifestError
 from headrace.manifest import Manifest
 from headrace.store import LocalStore, Store
 
@@ -20,14 +20,17 @@ def open_storage(storage_dir: str | Path | Store) -> AnyStorage:
 
     The kind is the one recorded in the manifest or the receipts, or follows from the files' names where another program
     wrote them. Where there is nothing yet it is a StreamStorage, and opening that says what is missing.
-    SchemaMismatchError for a kind that this Headrace does not know.
+    ManifestError for a kind that this Headrace does not know.
     """
     store = storage_dir if isinstance(storage_dir, Store) else LocalStore(storage_dir)
     kind = _recorded_kind(store) or _kind_of_files(store)
     for storage in (StreamStorage, DocumentStorage, StreamWithMetaStorage):
         if kind == storage.kind:
             return storage(storage_dir)
-    raise SchemaMismatchError(store.location, "a dataset of kind", kind, "stream, documents or annotated")
+    raise ManifestError(
+        store.location,
+        f"holds a dataset of kind {kind!r}; this Headrace knows stream, documents and annotated; upgrade it",
+    )
 
 
 def _recorded_kind(store: Store) -> str | None:

@@ -39,9 +39,10 @@ class Publication:
     def __init__(
         self, store: Store, kind: str, suffixes: frozenset[str], optional: frozenset[str] = frozenset()
     ) -> None:
+        self.kind = kind
+        self.suffixes = suffixes
         self._store = store
         self._optional = optional
-        self._suffixes = suffixes
         self._ledger = Ledger(store, kind)
 
     def start_writing(self, *, overwrite: bool = False) -> int:
@@ -81,7 +82,7 @@ class Publication:
             metadata = json_object(metadata)
         if not self._ledger.is_published() and not self._ledger.has_commits():
             open_directory(
-                self._store, self._ledger.kind, self._suffixes, self._optional
+                self._store, self._ledger.kind, self.suffixes, self._optional
             )  # for its errors: is anything here at all?
             raise UnfinishedDatasetError(
                 self._ledger.where, "its files have no receipts", "they open as they are; only Headrace's are published"

@@ -133,6 +133,11 @@ class WindowBatch(Sequence[Any]):
     def __iter__(self) -> Iterator[Any]:
         return map(self._format.unpack_rows, self._rows())
 
+    @property
+    def nbytes(self) -> int:
+        """The memory of all windows."""
+        return self._raw.nbytes
+
     def stacked(self) -> Any:
         """The samples as one: a dict of (batch, window, ...) arrays, or one array; as stored, sharing memory."""
         return self._format.unpack_rows(self._rows())

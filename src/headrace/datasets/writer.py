@@ -26,9 +26,6 @@ class ShardOutput(ABC):
         self.attempt = attempt
         self._open_files = open_files
 
-    def refuse(self, packed: Any) -> None:  # noqa: B027 - most shards take any number
-        """FieldError when the shard has no room for this record."""
-
     @abstractmethod
     def append(self, packed: Any) -> None:
         """Append one packed record; everything about it has been checked."""
@@ -82,6 +79,9 @@ class Writer(ABC, Generic[F, O]):
     @abstractmethod
     def _packed(self, data: Any) -> Any:
         """The record as it will be written, every promise of its format checked; FieldError says what is wrong."""
+
+    def _check_room(self, packed: Any, output: O | None) -> None:
+        """FieldError when the shard (None: it would be a new one) has no room for this record."""
 
     @abstractmethod
     def _output(self, attempt: ShardAttempt, open_files: OpenFiles) -> O:
@@ -154,9 +154,10 @@ class Writer(ABC, Generic[F, O]):
             self._check_open()
             with self._lock:
                 self._check_open()
-                output = self._shards.get(shard) or self._begun(shard)
+                output = self._shards.get(shard)
+                self._check_room(packed, output)  # before the shard is begun: closing would commit it
+                output = output or self._begun(shard)
                 self._check_whole(shard, output)
-                output.refuse(packed)
                 output.attempt.renew()
                 output.is_torn = True
                 output.append(packed)
@@ -177,7 +178,7 @@ class Writer(ABC, Generic[F, O]):
         number = int(shard)
         if number < 0 or number != shard:
             raise IndexError(f"shard {shard!r} must be an integer from 0 on")
-        attempt = ShardAttempt.begin(self._store, self.kind, number, self._publication, force=self._force)
+        attempt = ShardAttempt.begin(self._store, number, self._publication, force=self._force)
         try:
             output = self._output(attempt, self._open_files)
         except BaseException:

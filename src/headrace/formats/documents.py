@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from headrace.errors import FieldError, UnsafeDataError
-from headrace.formats.stream import StreamArrayFormat, disk_dtype
+from headrace.formats.stream import StreamArrayFormat, disk_dtype, zero_padded
 from headrace.manifest import JsonType, dtype_from_json, dtype_to_json
 
 __all__ = [
@@ -121,7 +121,7 @@ class DocumentNumpyFormat:
         elements = self._elements.pack(data)
         if elements.ndim != 1:
             raise FieldError("document", f"has shape {elements.shape}; a document is an array of one dimension")
-        return np.ascontiguousarray(elements).view(np.uint8).data
+        return zero_padded(np.ascontiguousarray(elements)).view(np.uint8).data
 
     def unpack(self, encoded_data: memoryview, shard: int) -> NDArray[Any]:
         """The elements, sharing memory with encoded_data."""

@@ -7,6 +7,7 @@ value: one that does not fit its field is refused with its position, never cast.
 """
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -14,7 +15,15 @@ from numpy.typing import DTypeLike, NDArray
 
 from headrace.errors import FieldError
 
-__all__ = ["StreamArrayFormat", "StreamFormat", "StreamNumpyFormat", "disk_dtype", "stored_elements", "unpacks_rows"]
+__all__ = [
+    "StreamArrayFormat",
+    "StreamFormat",
+    "StreamNumpyFormat",
+    "disk_dtype",
+    "stored_elements",
+    "unpacks_rows",
+    "zero_padded",
+]
 
 Elements = NDArray[Any]
 
@@ -100,7 +109,11 @@ class StreamArrayFormat:
 
     def pack(self, data: Any) -> Elements:
         """The record by value, in the stored type; FieldError when a value does not fit it."""
-        return _converted("elements", np.asarray(data), self._disk)
+        try:
+            elements = np.asarray(data)
+        except ValueError as error:
+            raise FieldError("elements", f"is not rectangular ({error})") from None
+        return _converted("elements", elements, self._disk)
 
     def unpack(self, stream: Elements, shard_lengths: NDArray[np.int64], shards: NDArray[np.int64]) -> Elements:
         """The window itself."""
@@ -145,7 +158,37 @@ def stored_elements(elements: Any, disk: np.dtype[Any]) -> Elements:
         if elements.dtype != disk.newbyteorder(">"):
             raise FieldError("record", f"pack() returned elements of {elements.dtype}, but the stream stores {disk}")
         elements = elements.astype(disk)
-    return np.ascontiguousarray(elements)
+    return zero_padded(np.ascontiguousarray(elements))
+
+
+def zero_padded(elements: Elements) -> Elements:
+    """The elements with zeros in their padding bytes, which hold whatever lay in memory before.
+
+    Nothing of that may get into a file, and the same records must give the same bytes.
+    """
+    if not _has_padding(elements.dtype):
+        return elements
+    clean = np.zeros(elements.shape, elements.dtype)
+    _copy_fields(clean, elements)
+    return clean
+
+
+@lru_cache
+def _has_padding(dtype: np.dtype[Any]) -> bool:
+    inner, shape = dtype.subdtype or (dtype, ())
+    if shape:
+        return _has_padding(inner)
+    if dtype.names is None:
+        return False
+    parts = [dtype[name] for name in dtype.names]
+    return dtype.itemsize != sum(part.itemsize for part in parts) or any(map(_has_padding, parts))
+
+
+def _copy_fields(target: Elements, source: Elements) -> None:
+    if target.dtype.names is None:
+        target[...] = source
+    for name in target.dtype.names or ():
+        _copy_fields(target[name], source[name])
 
 
 def _column(data: Mapping[str, Any], name: str, dtype: np.dtype[Any]) -> Elements:

@@ -120,23 +120,27 @@ class StatefulDataLoader:
         collate_fn: Callable[[Sequence[Any]], Any] | None = None,
         *,
         sequence_length: int | None = None,
+        stride: int | None = None,
+        extra: int = 0,
         **options: Any,
     ) -> Self:
         """A loader over storage's dataset, which it closes when it is closed; options are the constructor's.
 
-        A stream storage needs sequence_length (ValueError); a storage of documents has none (TypeError).
+        A stream storage needs sequence_length (ValueError) and may have stride and extra, as StreamDataset; a storage
+        of documents has none of them (TypeError).
         """
         kind = getattr(storage, "kind", None)
         if kind is None or not hasattr(storage, "dataset"):
             raise TypeError(f"{type(storage).__name__} is no storage")
         if kind == "documents":
-            if sequence_length is not None:
-                raise TypeError("documents have lengths of their own; leave sequence_length out")
+            given = {"sequence_length": sequence_length, "stride": stride, "extra": extra or None}
+            if named := [name for name, value in given.items() if value is not None]:
+                raise TypeError(f"documents have lengths of their own; leave {' and '.join(named)} out")
             dataset = storage.dataset()
         elif sequence_length is None:
             raise ValueError("a stream has no windows of its own; pass sequence_length")
         else:
-            dataset = storage.dataset(sequence_length)
+            dataset = storage.dataset(sequence_length, stride, extra)
         loader = cls(dataset, collate_fn, **options)
         loader._owns_dataset = True
         return loader

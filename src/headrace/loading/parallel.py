@@ -7,7 +7,6 @@ from multiprocessing import get_all_start_methods
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from headrace.loading.batches import BatchMaker
@@ -123,10 +122,10 @@ def at_least(name: str, value: int | None, least: int) -> None:
 
 
 def _num_bytes(tree: Any) -> int:
-    """The bytes of all tensors and arrays in a batch."""
-    if isinstance(tree, torch.Tensor | np.ndarray):
-        return int(tree.nbytes)
-    if isinstance(tree, str | bytes):
+    """The bytes of all that a batch holds."""
+    if isinstance(size := getattr(tree, "nbytes", None), int):  # tensors, arrays, memoryviews, batches of windows
+        return size
+    if isinstance(tree, str | bytes | bytearray):
         return len(tree)
     if isinstance(tree, Mapping):
         return sum(map(_num_bytes, tree.values()))

@@ -72,7 +72,10 @@ class named:
                 f"{self._full_path}: cannot {self._action}: {reason}{advice}"
             )
             raised.errno = error.errno
-            raise raised from error
+            try:
+                raise raised from error
+            finally:
+                del raised  # else error and frame hold one another, and with them all that the callers held
 
 
 def absolute_root(root: str | Path) -> Path:

@@ -18,7 +18,7 @@
     │   └── UnsafeDataError            (ValueError)          reading it could run code; needs the caller's word
     ├── WriteError
     │   ├── FieldError                 (ValueError)          a record does not fit the schema
-    │   ├── PublishedError                                   the dataset is published and so immutable
+    │   ├── PublishedError                                   the dataset is published, or of another kind
     │   ├── ShardOwnedError                                  another writer has the shard
     │   └── LeaseLostError                                   another writer took this shard over
     ├── PreparationError                                     a task failed; names its split
@@ -215,14 +215,14 @@ class FieldError(WriteError, ValueError):
 
 
 class PublishedError(WriteError):
-    """The dataset is published; its shards are immutable."""
+    """What is there is kept: the dataset is published and so immutable, or of another kind."""
 
-    def __init__(self, where: str) -> None:
+    def __init__(self, where: str, problem: str = "is published, so its shards cannot change") -> None:
         super().__init__(
-            f"{where} is published, so its shards cannot change; write to another directory, "
-            "or pass overwrite=True to withdraw it and start over"
+            f"{where} {problem}; write to another directory, or open a writer with overwrite=True, which withdraws "
+            "what is there and starts over"
         )
-        self.where = where
+        self.where, self.problem = where, problem
 
 
 class ShardOwnedError(WriteError):

@@ -8,21 +8,19 @@ from typing import Any
 
 import numpy as np
 
-from headrace.datasets import DocumentStorage, StreamStorage, StreamWithMetaStorage
+from headrace.datasets import DocumentStorage, StreamWithMetaStorage
+from headrace.datasets.kinds import AnyStorage
+from headrace.datasets.payloads import DATA, payload_count
 from headrace.formats.annotated import SpanNumpyFormat, span_format
 from headrace.formats.documents import DocumentBytesFormat, DocumentFormat, document_format, item_bytes
 from headrace.manifest import JsonType, Manifest
 
 __all__ = ["description", "readable", "size_text", "token_counts"]
 
-AnyStorage = StreamStorage | DocumentStorage | StreamWithMetaStorage
-
 _SHARDS_SHOWN = 10
 _ITEMS_SHOWN = 16
 _CHARS_SHOWN = 80
 _DEPTH_SHOWN = 4
-_DATA = ".out_of_band.bin"
-_INDEX = ".out_of_band.index"
 
 
 def description(storage: AnyStorage) -> dict[str, Any]:
@@ -142,12 +140,11 @@ def _decoded(data: bytes, storage_format: DocumentFormat) -> Any:
 
 
 def _num_payloads(manifest: Manifest) -> int:
-    # An index holds one offset more than there are payloads.
-    return sum(file.bytes // 8 - 1 for shard in manifest.shards for file in shard.files if file.name.endswith(_INDEX))
+    return sum(map(payload_count, manifest.shards))
 
 
 def _payload_bytes(manifest: Manifest) -> int:
-    return sum(file.bytes for shard in manifest.shards for file in shard.files if file.name.endswith(_DATA))
+    return sum(file.bytes for shard in manifest.shards for file in shard.files if file.name.endswith(DATA))
 
 
 def _shown(value: Any, depth: int = 0) -> Any:

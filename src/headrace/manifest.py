@@ -48,7 +48,7 @@ class ShardRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     files: tuple[FileRecord, ...]
 
     def file(self, suffix: str) -> FileRecord:
-        """The file whose name ends so; CorruptShardError when the shard has none."""
+        """The file whose name ends so; ManifestError when the shard is recorded without it."""
         for file in self.files:
             if file.name.endswith(f".{suffix}"):
                 return file

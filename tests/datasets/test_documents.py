@@ -320,12 +320,12 @@ def test_a_format_of_ones_own_gets_writable_memory_of_exactly_its_payload_and_th
         (document, shard) for shard, documents in enumerate(SHARDS) for document in documents
     ]
     for data, _ in got:
-        assert (type(data), data.readonly, data.format, data.ndim) == (memoryview, False, "B", 1)
+        assert type(data) is bytearray  # as GuideLoom's reader gives it: json.loads() and decode() take it
     got[3][0][:] = b"xyz"
     assert [bytes(data) for data, _ in got] == [b"xyz" if document == b"def" else document for document in FLAT]
     assert bytes(dataset[3][0]) == b"def"
     with DocumentStorage(tmp_path, Marked()).sync_reader() as reader:
-        assert not reader.read(3)[0].readonly
+        assert type(reader.read(3)[0]) is bytearray
 
 
 PAYLOADS = {

@@ -302,9 +302,10 @@ PLACES = {
 def test_a_stopped_owner_that_was_taken_over_removes_no_file_of_its_successor(kind, name, tmp_path):
     storage = kind.write(tmp_path, [[1, 2]])
     process, receiver = in_child(sleepy, kind, tmp_path, PLACES[name])
-    _, status = os.waitpid(process.pid, os.WUNTRACED)
-    if not os.WIFSTOPPED(status):  # this kind has no such call
+    ended = os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+    if ended.si_code != os.CLD_STOPPED:  # this kind has no such call
         assert receiver.recv()[0] == "returned"
+        process.join()
         return
     kind.write(tmp_path, [[5, 6, 7]], force=True)
     os.kill(process.pid, 18)  # SIGCONT

@@ -21,22 +21,24 @@ from numpy.typing import NDArray
 
 from headrace.datasets.attempts import OpenFiles, ShardAttempt
 from headrace.datasets.opening import Opened, open_directory
-from headrace.datasets.payloads import DATA, INDEX, PayloadOutput, Payloads, index_problem
+from headrace.datasets.payloads import DATA, INDEX, PayloadOutput, Payloads, index_problem, payload_count
 from headrace.datasets.shard_files import RowGather, ShardFiles, ShardViews
 from headrace.datasets.storage import Storage
-from headrace.datasets.stream import SUFFIX, stream_lengths
+from headrace.datasets.stream import SUFFIX, length_problem, stream_lengths
 from headrace.datasets.windows import StreamDataset, StreamReader
 from headrace.datasets.writer import ShardOutput, Writer
 from headrace.errors import CorruptShardError, FieldError, SchemaMismatchError
 from headrace.formats.annotated import (
     AnnotatedFormat,
     SpanFormat,
+    SpanNumpyFormat,
     Spans,
     annotated_dtype,
     annotated_schema,
     packed_spans,
     span_format,
 )
+from headrace.formats.stream import has_padding, stands_for
 from headrace.manifest import JsonType, ShardRecord
 
 __all__ = ["AnnotatedWriter", "SpanBatch", "StreamWithMetaStorage"]
@@ -70,6 +72,15 @@ class StreamWithMetaStorage(Storage[AnnotatedFormat | SpanFormat, "AnnotatedWrit
         """StreamDataset(self, sequence_length, stride, extra)."""
         return StreamDataset(self, sequence_length, stride, extra)
 
+    @staticmethod
+    def takes(storage_format: object) -> bool:
+        """Whether it packs or unpacks spans, in one of the two protocols or a mixture."""
+        has = {
+            name for name in ("size", "pack", "unpack", "pack_spans", "unpack_spans") if hasattr(storage_format, name)
+        }
+        is_plain = "pack" in has and not has & {"size", "pack_spans"}  # the format of a plain stream
+        return hasattr(storage_format, "stream_dtype") and bool(has) and not is_plain
+
     def schema(self, storage_format: AnnotatedFormat | SpanFormat) -> JsonType:
         """Element type, and schema of the payloads."""
         return annotated_schema(storage_format)
@@ -77,7 +88,7 @@ class StreamWithMetaStorage(Storage[AnnotatedFormat | SpanFormat, "AnnotatedWrit
     def _writer_type(self) -> type["AnnotatedWriter"]:
         return AnnotatedWriter
 
-    def open_shards(self) -> "_Open":
+    def open_shards(self) -> "_OpenAnnotated":
         """The directory opened for reading: its lengths, format and files."""
         opened = open_directory(self.reading_store, KIND, self.suffixes, self.optional)
         where = self.reading_store.location
@@ -89,11 +100,33 @@ class StreamWithMetaStorage(Storage[AnnotatedFormat | SpanFormat, "AnnotatedWrit
             storage_format = span_format(stored, where)
         elif stored is not None:
             _check_schema(where, stored, annotated_schema(storage_format))
-        return _Open(self, opened, storage_format)
+        return _OpenAnnotated(self, opened, storage_format)
 
-    def shard_problems(self, shard: ShardRecord) -> list[tuple[str, str]]:
-        """The index, where it does not fit the payloads."""
-        return list(index_problem(self.reading_store, shard))
+    def shard_problems(self, opened: Opened, shard: ShardRecord) -> Iterator[tuple[str, str]]:
+        """The index, where it does not fit the payloads; the elements, where they point at no payload."""
+        file = shard.file(SUFFIX)
+        dtype = self._known_dtype(opened)
+        if found := list(index_problem(self.reading_store, shard)):
+            yield from found
+        if found or dtype is None:
+            return
+        if problem := length_problem(file, shard.length, dtype.itemsize):
+            yield file.name, problem
+            return
+        count = payload_count(shard)
+        for begin in range(0, file.bytes, _CHUNK_ELEMENTS * dtype.itemsize):
+            num_bytes = min(_CHUNK_ELEMENTS * dtype.itemsize, file.bytes - begin)
+            raw = self.reading_store.get_ranges(file.name, np.array([begin]), np.array([num_bytes]))[0]
+            numbers = np.frombuffer(raw, dtype)["index"]
+            if int(numbers.min()) < 0 or int(numbers.max()) >= count:
+                yield file.name, f"points at payloads {numbers.min()} to {numbers.max()}, but there are {count}"
+                return
+
+    def _known_dtype(self, opened: Opened) -> np.dtype[Any] | None:
+        if self.storage_format is not None:
+            return annotated_dtype(self.storage_format.stream_dtype)
+        where = self.reading_store.location
+        return annotated_dtype(span_format(opened.manifest.dtype, where).stream_dtype) if opened.by_headrace else None
 
 
 class AnnotatedWriter(Writer[AnnotatedFormat | SpanFormat, "_Output"]):
@@ -122,6 +155,7 @@ class _Output(ShardOutput):
         super().__init__(attempt, open_files)
         self._dtype = dtype
         self._elements = self._file(SUFFIX)
+        self._memory = np.zeros if has_padding(dtype) else np.empty  # no file gets what lay in memory before
         self._payloads: PayloadOutput | None = None  # their files come with the first one, as GuideLoom's do
 
     @property
@@ -139,7 +173,7 @@ class _Output(ShardOutput):
         numbers = np.repeat(np.arange(first, first + len(payloads), dtype=np.int32), lengths)
         for begin in range(0, len(stream), _CHUNK_ELEMENTS):  # in pieces that stay in the processor's cache
             part = slice(begin, begin + _CHUNK_ELEMENTS)
-            elements = np.empty(len(stream[part]), self._dtype)
+            elements = self._memory(len(stream[part]), self._dtype)
             elements["index"] = numbers[part]
             elements["user"] = stream[part]
             self._elements.append(elements.view(np.uint8).data)
@@ -186,7 +220,9 @@ class SpanBatch(Sequence[Any]):
         self.shards = shards
         self.payloads = payloads
         self._format = storage_format
-        self._unpack_spans = getattr(storage_format, "unpack_spans", None)
+        self._unpack_spans = (
+            storage_format.unpack_spans if stands_for(storage_format, "unpack_spans", "unpack") else None
+        )
         self._document_index: NDArray[np.int32] | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -210,6 +246,12 @@ class SpanBatch(Sequence[Any]):
         return map(self.__getitem__, range(len(self)))
 
     @property
+    def is_plain(self) -> bool:
+        """Whether samples have the elements and spans of these arrays; who has an unpack_spans() of his own may not."""
+        unpack = self._unpack_spans
+        return unpack is None or getattr(unpack, "__func__", None) is SpanNumpyFormat.unpack_spans
+
+    @property
     def nbytes(self) -> int:
         """The memory of all windows and payloads."""
         return self.elements.nbytes + sum(payload.nbytes for payload in self.payloads)
@@ -225,7 +267,7 @@ class SpanBatch(Sequence[Any]):
         return self._document_index
 
 
-class _Open:
+class _OpenAnnotated:
     """An opened directory: lengths, format, files."""
 
     def __init__(

@@ -165,6 +165,7 @@ class ShardAttempt:
         begun = cls(store, publication, shard, lease, folder, attempt)
         try:
             publication.refuse_while_publishing()
+            publication.refuse_another_kind(shard)
             begun._remove_dead_attempts()
         except BaseException:
             begun.abandon()

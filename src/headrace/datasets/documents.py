@@ -8,8 +8,8 @@ DocumentDataset  document i: map-style, with the length of each
 
 import operator
 from bisect import bisect_right
-from collections.abc import Sequence
-from typing import Any, Self
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +30,7 @@ from headrace.formats.documents import (
     document_schema,
     item_bytes,
     payload_bytes,
+    reads_in_place,
 )
 from headrace.manifest import JsonType, ShardRecord
 
@@ -55,6 +56,12 @@ class DocumentStorage(Storage[DocumentFormat, "DocumentWriter", "DocumentReader"
         """A reader of this directory; use it as a context manager."""
         return DocumentReader(self)
 
+    @staticmethod
+    def takes(storage_format: object) -> bool:
+        """Whether it packs or unpacks, and has no element type of a stream."""
+        has_any = hasattr(storage_format, "pack") or hasattr(storage_format, "unpack")
+        return has_any and getattr(storage_format, "stream_dtype", None) is None
+
     def schema(self, storage_format: DocumentFormat) -> JsonType:
         """The payloads' schema: an element type, an encoding, or null for a format of one's own."""
         return document_schema(storage_format)
@@ -66,7 +73,7 @@ class DocumentStorage(Storage[DocumentFormat, "DocumentWriter", "DocumentReader"
         """DocumentDataset(self)."""
         return DocumentDataset(self)
 
-    def open_shards(self) -> "_Open":
+    def open_shards(self) -> "_OpenDocuments":
         """The directory opened for reading: its lengths, format and files."""
         opened = open_directory(self.reading_store, KIND, self.suffixes)
         where = self.reading_store.location
@@ -78,11 +85,14 @@ class DocumentStorage(Storage[DocumentFormat, "DocumentWriter", "DocumentReader"
             asked = document_schema(storage_format)
             if asked is not None and asked != stored:
                 raise SchemaMismatchError(where, "documents of", stored, asked)
-        return _Open(self, opened, storage_format)
+        return _OpenDocuments(self, opened, storage_format)
 
-    def shard_problems(self, shard: ShardRecord) -> list[tuple[str, str]]:
-        """The index, where it does not fit the payloads."""
-        return list(index_problem(self.reading_store, shard))
+    def shard_problems(self, opened: Opened, shard: ShardRecord) -> Iterator[tuple[str, str]]:
+        """The index, where it does not fit the payloads or the number of documents."""
+        yield from index_problem(self.reading_store, shard)
+        index = shard.file(INDEX)
+        if shard.length != UNKNOWN_LENGTH and index.bytes != 8 * shard.length + 8:
+            yield index.name, f"has {index.bytes} bytes for {shard.length} documents; it needs {8 * shard.length + 8}"
 
 
 class DocumentWriter(Writer[DocumentFormat, "_Output"]):
@@ -117,7 +127,7 @@ class _Output(ShardOutput):
         self._payloads.finish()
 
 
-class DocumentReader(ShardReader["_Open"]):
+class DocumentReader(ShardReader["_OpenDocuments"]):
     """The documents of all shards, one after another. Opens at open() or in a `with` block.
 
     Lengths are fixed when it opens. Safe to use from several threads.
@@ -135,15 +145,20 @@ class DocumentReader(ShardReader["_Open"]):
         return opened.documents(numbers)
 
 
-class DocumentDataset(ShardDataset["_Open"]):
+class DocumentDataset(ShardDataset["_OpenDocuments"]):
     """The documents of all shards, one after another: map-style. Opens at first use; pickles as its configuration."""
+
+    def __init__(self, storage: DocumentStorage) -> None:
+        if not isinstance(storage, DocumentStorage):
+            raise TypeError(f"DocumentDataset needs a DocumentStorage, not a {type(storage).__name__}")
+        super().__init__(storage)
 
     def __repr__(self) -> str:
         return f"DocumentDataset({self.storage!r})"
 
     def sync_reader(self) -> Self:
         """The same dataset with handles of its own; use it as a context manager."""
-        return type(self)(self.storage)
+        return type(self)(cast(DocumentStorage, self.storage))
 
     def __len__(self) -> int:
         return self._required.total_length
@@ -176,7 +191,7 @@ class DocumentDataset(ShardDataset["_Open"]):
         return self._required.document_lengths()
 
 
-class _Open:
+class _OpenDocuments:
     """An opened directory: counts, format, payloads."""
 
     def __init__(self, storage: DocumentStorage, opened: Opened, storage_format: DocumentFormat) -> None:
@@ -196,7 +211,7 @@ class _Open:
         self.total_length = int(self.lengths.sum())
         self.fingerprint = storage.fingerprint_of(opened)
         self._item_bytes = item_bytes(storage_format)
-        self._in_place = bool(getattr(storage_format, "reads_in_place", False))
+        self._in_place = reads_in_place(storage_format)
         self._document_lengths: NDArray[np.int64] | None = None
 
     def outside(self, numbers: NDArray[np.int64]) -> NDArray[np.bool_]:
@@ -217,7 +232,7 @@ class _Open:
         shard = bisect_right(self._end_list, number)
         data = self._payloads.one_in_place(shard, number - int(self._starts[shard]))
         try:
-            return self._format.unpack(data if self._in_place else memoryview(bytearray(data)), shard)
+            return self._format.unpack(data if self._in_place else bytearray(data), shard)
         except Exception as error:
             error.add_note(f"while reading document {number} of {self._where}")
             raise
@@ -225,8 +240,10 @@ class _Open:
     def documents(self, numbers: NDArray[np.int64]) -> list[Any]:
         """The samples of these documents, all inside."""
         shards = self._ends.searchsorted(numbers, "right")
-        read = self._payloads.in_place if self._in_place else self._payloads.read
-        encoded = read(shards, numbers - self._starts[shards])
+        encoded: Iterable[memoryview | bytearray]
+        encoded = self._payloads.in_place(shards, numbers - self._starts[shards])
+        if not self._in_place:
+            encoded = map(bytearray, encoded)
         unpack = self._format.unpack
         documents: list[Any] = []
         add = documents.append

@@ -10,7 +10,7 @@ from headrace.errors import ManifestError
 from headrace.manifest import Manifest
 from headrace.store import LocalStore, Store
 
-__all__ = ["open_storage"]
+__all__ = ["AnyStorage", "open_storage"]
 
 AnyStorage = StreamStorage | DocumentStorage | StreamWithMetaStorage
 

@@ -7,8 +7,9 @@ call. Offsets come from disk: each pair is checked against the file it points in
 """
 
 import struct
+from array import array
 from collections.abc import Iterator, Sequence
-from itertools import chain, pairwise
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -22,11 +23,11 @@ from headrace.formats.documents import Payload
 from headrace.manifest import FileRecord, ShardRecord
 from headrace.store import Store
 
-__all__ = ["DATA", "INDEX", "PayloadOutput", "Payloads", "index_problem"]
+__all__ = ["DATA", "INDEX", "PayloadOutput", "Payloads", "index_problem", "payload_count"]
 
 DATA = "out_of_band.bin"
 INDEX = "out_of_band.index"
-_PENDING = 1 << 13
+_PENDING = 1 << 9
 _LONGEST_RUN = 64  # payloads
 _PAIR = struct.Struct("<qq")
 
@@ -40,7 +41,7 @@ class PayloadOutput:
         self.count = 0
         self._data = data
         self._index = index
-        self._pending = [0]  # offsets not yet in the index; the first one is always 0
+        self._pending = array("q", [0])  # offsets not yet in the index; the first one is always 0
         self._end = 0
 
     def append(self, payload: Payload) -> None:
@@ -67,7 +68,7 @@ class PayloadOutput:
 
     def finish(self) -> None:
         """Hand over every offset."""
-        pending, self._pending = self._pending, []
+        pending, self._pending = self._pending, array("q")
         if pending:
             self._index.append(np.array(pending, "<i8").view(np.uint8).data)
 
@@ -85,7 +86,9 @@ class Payloads:
         index_sizes = _sizes(indexes)
         self._index_files = ShardFiles(store, [_name(file) for file in indexes], index_sizes, opened.evidence, share)
         self._data_files = ShardFiles(store, [_name(file) for file in data], self._sizes, opened.evidence, share)
-        self._can_map = store.capabilities.view
+        # Maps hold open files. Where they could not all be held, threads would take turns at closing each other's, so
+        # the files are read by position there.
+        self._can_map = store.capabilities.view and len(shards) <= self._data_files.max_views
         offsets = index_sizes // 8
         for shard, (index, payloads) in enumerate(zip(indexes, data, strict=True)):
             if (index is None) != (payloads is None):
@@ -119,22 +122,18 @@ class Payloads:
             ):
                 return self._run(shard, first, count)
         begins, ends = self._bounds(shards, numbers)
-        parts = self._parts(shards, begins, ends)
-        joined = bytearray().join(next(parts, []))
-        for part in parts:
-            joined += bytearray().join(part)
-        data = memoryview(joined)
+        data = memoryview(bytearray().join(self._pieces(shards, begins, ends)))
         stops = (ends - begins).cumsum().tolist()
         return [data[begin:end] for begin, end in pairwise([0, *stops])]
 
-    def in_place(self, shards: Int64s, numbers: Int64s) -> Iterator[memoryview]:
+    def in_place(self, shards: Int64s, numbers: Int64s) -> list[memoryview]:
         """The same payloads where they lie: read-only memory, of the mapped files where the store can map."""
-        return chain.from_iterable(self._parts(shards, *self._bounds(shards, numbers)))
+        return self._pieces(shards, *self._bounds(shards, numbers))
 
     def one_in_place(self, shard: int, number: int) -> memoryview:
         """One of them; without NumPy, whose calls cost more than a single payload."""
         if not self._can_map:
-            return next(self.in_place(np.array([shard]), np.array([number])))
+            return self.in_place(np.array([shard]), np.array([number]))[0]
         self._check_one(shard, number)
         begin, end = _PAIR.unpack_from(self._indexes.view(shard), 8 * number)
         if not 0 <= begin <= end <= self._sizes[shard]:
@@ -146,8 +145,10 @@ class Payloads:
         self._check_one(shard, first + count - 1)
         offsets = struct.unpack_from(f"<{count + 1}q", self._indexes.view(shard), 8 * first)
         places = list(pairwise(offsets))
-        if offsets[0] < 0 or offsets[-1] > self._sizes[shard] or any(begin > end for begin, end in places):
-            raise self._backwards(shard, first)
+        size = int(self._sizes[shard])
+        for number, (begin, end) in enumerate(places, first):
+            if not 0 <= begin <= end <= size:
+                raise self._backwards(shard, number)
         start = offsets[0]
         data = memoryview(bytearray(self._views.view(shard)[start : offsets[-1]]))
         return [data[begin - start : end - start] for begin, end in places]
@@ -171,9 +172,9 @@ class Payloads:
                 continue
             lengths = out[begin : begin + count]
             offsets = self._offsets(shard, 0, count + 1)
+            if len(downs := np.flatnonzero(offsets[1:] < offsets[:-1])):
+                raise self._backwards(shard, int(downs[0]))
             np.subtract(offsets[1:], offsets[:-1], out=lengths)
-            if (lengths < 0).any():
-                raise self._backwards(shard, int((lengths < 0).argmax()))
             if item_bytes > 1:
                 if (lengths % item_bytes).any():
                     self._refuse_partial(shard, int((lengths % item_bytes != 0).argmax()), item_bytes)
@@ -196,18 +197,12 @@ class Payloads:
             raise self._backwards(int(shards[bad.argmax()]), int(numbers[bad.argmax()]))
         return begins.view(np.int64), ends.view(np.int64)
 
-    def _parts(self, shards: Int64s, begins: Int64s, ends: Int64s) -> Iterator[list[memoryview]]:
-        """These bytes in order, in parts of so many that none, however spread, maps more than may be mapped."""
+    def _pieces(self, shards: Int64s, begins: Int64s, ends: Int64s) -> list[memoryview]:
         if not self._can_map:
-            yield self._fetched(shards, begins, ends)
-            return
-        limit = self._data_files.max_views
-        for first in range(0, len(shards), limit):
-            part = slice(first, first + limit)
-            owners = shards[part].tolist()
-            views = self._views.hold(dict.fromkeys(owners))
-            yield [views[k][b:e] for k, b, e in zip(owners, begins[part].tolist(), ends[part].tolist(), strict=True)]
-            del views  # the next part may have to make room
+            return self._fetched(shards, begins, ends)
+        owners = shards.tolist()
+        views = self._views.hold(dict.fromkeys(owners))
+        return [views[k][b:e] for k, b, e in zip(owners, begins.tolist(), ends.tolist(), strict=True)]
 
     def _fetched(self, shards: Int64s, begins: Int64s, ends: Int64s) -> list[memoryview]:
         pieces = [memoryview(b"")] * len(shards)
@@ -244,6 +239,12 @@ class Payloads:
     def _refuse_partial(self, shard: int, number: int, item_bytes: int) -> None:
         problem = f"payload {number} is no whole number of elements of {item_bytes} bytes"
         raise CorruptShardError(self._where, shard, problem)
+
+
+def payload_count(shard: ShardRecord) -> int:
+    """How many payloads the shard has, by the size of its index."""
+    index = _file(shard, INDEX)
+    return 0 if index is None else max(0, index.bytes // 8 - 1)
 
 
 def index_problem(store: Store, shard: ShardRecord) -> Iterator[tuple[str, str]]:

@@ -24,7 +24,7 @@ from headrace.datasets.ledger import (
     shard_and_suffix,
 )
 from headrace.datasets.opening import open_directory
-from headrace.errors import AlreadyExistsError, PublishedError, ShardOwnedError, UnfinishedDatasetError
+from headrace.errors import AlreadyExistsError, ManifestError, PublishedError, ShardOwnedError, UnfinishedDatasetError
 from headrace.manifest import VERSION, Manifest, Plan, Receipt, json_object
 from headrace.store import Lease, Store, acquire, attempt_id, holder_of, is_dead, open_leases
 
@@ -51,11 +51,11 @@ class Publication:
         Refuses a published directory and files that Headrace did not write, before anything is changed; with
         overwrite=True the first writer withdraws them and starts a new generation, which later writers join.
         """
-        while (obstacle := self._obstacle()) is not None:
+        while (obstacle := self._obstacle(overwrite=overwrite)) is not None:
             if not overwrite:
                 raise obstacle
             with self._dataset_lease():
-                if self._obstacle() is not None:
+                if self._obstacle(overwrite=True) is not None:
                     # The number first: with it raised and the manifest still there, the old version is whole and opens.
                     self._store.put(GENERATION, b"%d\n" % (self._ledger.generation() + 1))
                     self._store.delete(PLAN)
@@ -130,6 +130,25 @@ class Publication:
         if self._ledger.is_published():
             raise PublishedError(self._ledger.where)
 
+    def refuse_another_kind(self, shard: int) -> None:
+        """PublishedError where this shard is committed as another kind's: replacing it would lose that dataset."""
+        raw = self._ledger.get(receipt_path(shard))
+        if raw is None:
+            return
+        try:
+            receipt = Receipt.from_json(raw, f"{self._ledger.where}/{receipt_path(shard)}")
+        except ManifestError:
+            return  # damaged, and about to be replaced
+        if receipt.kind != self.kind and receipt.generation == self._ledger.generation():
+            raise PublishedError(
+                self._ledger.where, f"holds a dataset of kind {receipt.kind!r}, so no shards of kind {self.kind!r}"
+            )
+
+    def _holds_another_kind(self) -> bool:
+        generation = self._ledger.generation()
+        receipts = [receipt for receipt, _ in self._ledger.receipts().values()]
+        return any(receipt.generation == generation and receipt.kind != self.kind for receipt in receipts)
+
     def _sweep(self) -> None:
         """Remove files in flight that dead processes left, and the lease of a publisher that died."""
         for folder in ("", PRIVATE, *(f"{LEASES}/{fan}" for fan in self._store.folders(LEASES))):
@@ -139,10 +158,12 @@ class Publication:
             with contextlib.suppress(ShardOwnedError):  # a sibling was faster, and is at work
                 self._lease(DATASET, "the dataset").release()
 
-    def _obstacle(self) -> PublishedError | UnfinishedDatasetError | None:
+    def _obstacle(self, *, overwrite: bool) -> PublishedError | UnfinishedDatasetError | None:
         if self._ledger.is_published():
             return PublishedError(self._ledger.where)
         if self._ledger.head(GENERATION) is not None:
+            if overwrite and self._holds_another_kind():  # without overwrite each shard looks for itself
+                return PublishedError(self._ledger.where)
             return None
         shards = [info.path for info in self._store.list(recursive=False) if shard_and_suffix(info.path)]
         if not shards or self._ledger.head(GENERATION) is not None:  # again: its writer may have come meanwhile
@@ -178,7 +199,7 @@ class Publication:
         if found is None:
             return None
         if metadata is not None and metadata != found[0].metadata:
-            raise PublishedError(self._ledger.where)
+            raise PublishedError(self._ledger.where, "is published with other metadata, which cannot change either")
         return found[0]
 
     def _remove_stale(self, receipts: Mapping[int, Receipt], *, keep: Mapping[int, Receipt], permitted: bool) -> None:

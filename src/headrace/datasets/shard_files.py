@@ -33,8 +33,9 @@ from headrace.store import FileInfo, Store
 
 __all__ = ["RowGather", "ShardFiles", "ShardViews"]
 
-_NOWHERE = np.int64(-(1 << 62))
+_NOWHERE = np.iinfo(np.int64).min  # so low that no offset within a dataset, however large it claims to be, leads back
 _LONGEST_ROW = 1 << 14  # bytes; NumPy bounds an array's items times their size, and beyond it the copy is what costs
+_LARGEST_ROW = (1 << 31) - 1  # bytes; what NumPy takes as one element
 _PAGE = 4096  # the gathered array begins at this address, since NumPy takes address 0 for "no memory"
 
 Bytes = NDArray[np.uint8]
@@ -209,6 +210,11 @@ class RowGather:
         last = np.maximum(first, (self._ends - row_elements) // stride + 1)
         self._edges = np.stack([first, last], axis=1).reshape(-1).astype(np.uint64)  # so negative items lie at the end
         self._row_bytes = row_elements * itemsize
+        if self._row_bytes > _LARGEST_ROW or stride * itemsize >= 1 << 62:
+            raise ValueError(
+                f"windows of {row_elements} elements of {itemsize} bytes, one every {stride} elements, are too large; "
+                f"a window has at most {_LARGEST_ROW} bytes"
+            )
         self._row = np.dtype((np.void, self._row_bytes))
         self._memory = _process_memory(min(self._row_bytes, _LONGEST_ROW))
         self._is_table = len(lengths) == 1 and stride == row_elements  # rows lie side by side in one file
@@ -285,11 +291,11 @@ class RowGather:
         return np.frombuffer(found, np.uint8)
 
     def _slow_rows(self, items: NDArray[np.int64]) -> NDArray[np.void]:
-        items = np.where(items < 0, items + self.num_rows, items)
-        outside = (items < 0) | (items >= self.num_rows)
+        outside = (items < -self.num_rows) | (items >= self.num_rows)
         if outside.any():
             item = int(items[outside.argmax()])
             raise IndexError(f"window {item} is outside a dataset of {self.num_rows} windows")
+        items = np.where(items < 0, items + self.num_rows, items)
         out = np.empty((len(items), self._row_bytes), np.uint8)
         segments = self._edges.searchsorted(items.view(np.uint64), "right")
         inside = segments % 2 == 1

@@ -1,10 +1,11 @@
 """What every kind of storage has: a store, a format, and the dataset's commit state."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
+import numpy as np
 import xxhash
 
 from headrace.datasets.asynchronous import AsyncReader
@@ -49,6 +50,10 @@ class Storage(ABC, Generic[F, W, R]):
                 f"read_interface must be a Store, or one of MmapIO, PosixPreadIO and SeekIO, not "
                 f"{type(read_interface).__name__}; leave it out: local files are memory-mapped"
             )
+        if storage_format is not None and not self.takes(storage_format):
+            raise TypeError(
+                f"{type(self).__name__} needs a format such as {self.example}, not a {type(storage_format).__name__}"
+            )
         self.storage_dir = storage_dir
         self.storage_format = storage_format
         self.store = storage_dir if isinstance(storage_dir, Store) else LocalStore(storage_dir)
@@ -84,6 +89,11 @@ class Storage(ABC, Generic[F, W, R]):
             tasks=tasks,
         )
 
+    @staticmethod
+    @abstractmethod
+    def takes(storage_format: object) -> bool:
+        """Whether it has the members that a format of this kind needs."""
+
     @abstractmethod
     def schema(self, storage_format: F) -> JsonType:
         """What the manifest says of data in this format."""
@@ -95,8 +105,7 @@ class Storage(ABC, Generic[F, W, R]):
     def settings_digest(self) -> str:
         """What of this storage decides the bytes it writes: kind and format."""
         storage_format = self._format_to_write()
-        own = type(storage_format)
-        return f"{self.kind} {self.schema(storage_format)} {own.__module__}.{own.__qualname__}"
+        return f"{self.kind} {self.schema(storage_format)} {_identity(storage_format)}"
 
     def _format_to_write(self) -> F:
         if self.storage_format is None:
@@ -175,9 +184,9 @@ class Storage(ABC, Generic[F, W, R]):
         opened = open_directory(self.reading_store, self.kind, self.suffixes, self.optional, check_sizes=False)
         return damaged_files(self.reading_store, opened, self.shard_problems)
 
-    def shard_problems(self, shard: ShardRecord) -> list[tuple[str, str]]:
-        """(file, what is wrong) where the files of a shard do not fit one another, whatever their digests say."""
-        return []
+    @abstractmethod
+    def shard_problems(self, opened: Opened, shard: ShardRecord) -> Iterator[tuple[str, str]]:
+        """(file, what is wrong) where a shard's files do not fit one another or its length, whatever their digests."""
 
     def fingerprint_of(self, opened: Opened) -> str:
         """The manifest's fingerprint; a digest of names and sizes for files that have no record."""
@@ -185,3 +194,17 @@ class Storage(ABC, Generic[F, W, R]):
             return opened.manifest.fingerprint
         sizes = [(file.name, file.bytes) for shard in opened.manifest.shards for file in shard.files]
         return "sizes:" + xxhash.xxh3_128_hexdigest(repr(sizes).encode())
+
+
+def _identity(value: object, depth: int = 3) -> str:
+    """value as text that is the same in every process and differs with its class and public settings."""
+    if isinstance(value, type):
+        return f"{value.__module__}.{value.__qualname__}"
+    if value is None or isinstance(value, bool | int | float | str | bytes | np.dtype):
+        return repr(value)
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(_identity(item, depth) for item in value)}]"
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{key!r}: {_identity(item, depth)}' for key, item in value.items())}}}"
+    public = {name: item for name, item in getattr(value, "__dict__", {}).items() if not name.startswith("_")}
+    return f"{_identity(type(value))}({_identity(public, depth - 1) if depth else ''})"

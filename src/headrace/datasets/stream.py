@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.datasets.attempts import OpenFiles, ShardAttempt
-from headrace.datasets.opening import Opened, open_directory
+from headrace.datasets.opening import UNKNOWN_LENGTH, Opened, open_directory
 from headrace.datasets.shard_files import RowGather, ShardFiles, ShardViews
 from headrace.datasets.storage import Storage
 from headrace.datasets.windows import StreamDataset, StreamReader
@@ -26,12 +26,12 @@ from headrace.formats.stream import (
     StreamFormat,
     StreamNumpyFormat,
     disk_dtype,
+    stands_for,
     stored_elements,
-    unpacks_rows,
 )
-from headrace.manifest import JsonType, Manifest, dtype_from_json, dtype_to_json
+from headrace.manifest import FileRecord, JsonType, Manifest, ShardRecord, dtype_from_json, dtype_to_json
 
-__all__ = ["StreamStorage", "StreamWriter", "WindowBatch", "stream_lengths"]
+__all__ = ["StreamStorage", "StreamWriter", "WindowBatch", "length_problem", "stream_lengths"]
 
 KIND = "stream"
 SUFFIX = "in_band.bin"
@@ -57,6 +57,12 @@ class StreamStorage(Storage[StreamFormat, "StreamWriter", StreamReader]):
         """StreamDataset(self, sequence_length, stride, extra)."""
         return StreamDataset(self, sequence_length, stride, extra)
 
+    @staticmethod
+    def takes(storage_format: object) -> bool:
+        """Whether it has an element type and packs or unpacks, and is no format with metadata."""
+        has_any = hasattr(storage_format, "pack") or hasattr(storage_format, "unpack")
+        return hasattr(storage_format, "stream_dtype") and has_any and not hasattr(storage_format, "size")
+
     def schema(self, storage_format: StreamFormat) -> JsonType:
         """The element type."""
         return dtype_to_json(disk_dtype(storage_format.stream_dtype))
@@ -64,7 +70,20 @@ class StreamStorage(Storage[StreamFormat, "StreamWriter", StreamReader]):
     def _writer_type(self) -> type["StreamWriter"]:
         return StreamWriter
 
-    def open_shards(self) -> "_Open":
+    def shard_problems(self, opened: Opened, shard: ShardRecord) -> Iterator[tuple[str, str]]:
+        """The file, where its size is no whole number of elements, or another one than recorded."""
+        itemsize = self._itemsize(opened)
+        file = shard.file(SUFFIX)
+        if itemsize and (problem := length_problem(file, shard.length, itemsize)):
+            yield file.name, problem
+
+    def _itemsize(self, opened: Opened) -> int | None:
+        """Bytes of an element, where that is known."""
+        if opened.by_headrace:
+            return dtype_from_json(opened.manifest.dtype, self.reading_store.location).itemsize
+        return None if self.storage_format is None else disk_dtype(self.storage_format.stream_dtype).itemsize
+
+    def open_shards(self) -> "_OpenStream":
         """The directory opened for reading: its lengths, format and files."""
         opened = open_directory(self.reading_store, KIND, self.suffixes)
         where = self.reading_store.location
@@ -77,7 +96,7 @@ class StreamStorage(Storage[StreamFormat, "StreamWriter", StreamReader]):
         disk = disk_dtype(storage_format.stream_dtype)
         if stored is not None and stored != disk:
             raise SchemaMismatchError(where, "elements of type", dtype_to_json(stored), dtype_to_json(disk))
-        return _Open(self, opened, storage_format)
+        return _OpenStream(self, opened, storage_format)
 
 
 class StreamWriter(Writer[StreamFormat, "_Output"]):
@@ -147,13 +166,13 @@ class WindowBatch(Sequence[Any]):
         return np.ndarray((len(raw), raw.dtype.itemsize // dtype.itemsize), dtype, raw)  # a view, in one call
 
 
-class _Open:
+class _OpenStream:
     """An opened directory: lengths, format, files."""
 
     def __init__(self, storage: StreamStorage, opened: Opened, storage_format: StreamFormat) -> None:
         self._format: Any = storage_format
         self._dtype = disk_dtype(storage_format.stream_dtype)
-        self._unpacks_rows = unpacks_rows(storage_format)
+        self._unpacks_rows = stands_for(storage_format, "unpack_rows", "unpack")
         self.lengths = stream_lengths(opened.manifest, self._dtype.itemsize, storage.reading_store.location)
         self.total_length = int(self.lengths.sum())
         self.fingerprint = storage.fingerprint_of(opened)
@@ -181,10 +200,16 @@ def stream_lengths(manifest: Manifest, itemsize: int, where: str) -> NDArray[np.
     """The elements of each shard, shape (num_shards,); CorruptShardError where size and length disagree."""
     lengths = np.empty(manifest.num_shards, np.int64)
     for number, shard in enumerate(manifest.shards):
-        size, length = shard.file(SUFFIX).bytes, shard.length
-        lengths[number] = size // itemsize
-        if size % itemsize or length not in (-1, lengths[number]):
-            claimed = "" if length < 0 else f" for {length} elements"
-            problem = f"{shard.file(SUFFIX).name} has {size} bytes{claimed}, and an element has {itemsize}"
-            raise CorruptShardError(where, number, problem)
+        file = shard.file(SUFFIX)
+        lengths[number] = file.bytes // itemsize
+        if problem := length_problem(file, shard.length, itemsize):
+            raise CorruptShardError(where, number, f"{file.name} {problem}")
     return lengths
+
+
+def length_problem(file: FileRecord, length: int, itemsize: int) -> str | None:
+    """Why a file of this size does not hold so many elements; None when it does."""
+    if file.bytes % itemsize == 0 and length in (UNKNOWN_LENGTH, file.bytes // itemsize):
+        return None
+    claimed = "" if length == UNKNOWN_LENGTH else f" for {length} elements"
+    return f"has {file.bytes} bytes{claimed}, and an element has {itemsize}"

@@ -1,6 +1,6 @@
 """Reading a dataset again to see whether it is still what was written."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -26,18 +26,19 @@ class Damage(NamedTuple):
 
 
 def damaged_files(
-    store: Store, opened: Opened, shard_problems: Callable[[ShardRecord], list[tuple[str, str]]]
+    store: Store, opened: Opened, shard_problems: Callable[[Opened, ShardRecord], Iterable[tuple[str, str]]]
 ) -> list[Damage]:
     """Every damaged file, in order of shards; [] when all is well. Reads every byte that has a digest.
 
-    shard_problems gives (file, problem) where the files of a shard, each of them good, do not fit one another.
+    shard_problems gives (file, problem) where the files of a shard, each of them good, do not fit one another or the
+    shard's length.
     """
     damages = []
     start = 0
     for number, shard in enumerate(opened.manifest.shards):
         stop = start + max(0, shard.length)
         found = [(file.name, problem) for file in shard.files if (problem := _problem(store, file)) is not None]
-        for name, problem in found or shard_problems(shard):
+        for name, problem in found or shard_problems(opened, shard):
             damages.append(Damage(number, name, problem, (start, stop)))
         start = stop
     return damages

@@ -61,6 +61,8 @@ class StreamDataset(ShardDataset[OpenStream]):
     def __init__(
         self, storage: ReadableStorage[OpenStream], sequence_length: int, stride: int | None = None, extra: int = 0
     ) -> None:
+        if getattr(storage, "kind", None) == "documents":
+            raise TypeError(f"{type(storage).__name__} holds documents, which have no windows; use DocumentDataset")
         super().__init__(storage)
         self.sequence_length = _checked("sequence_length", sequence_length, 1)
         self.stride = self.sequence_length if stride is None else _checked("stride", stride, 1)

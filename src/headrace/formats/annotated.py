@@ -8,7 +8,7 @@ Payloads are numbered from 0 in each shard. The two payload files are absent whi
 """
 
 from collections.abc import Generator, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, cast, runtime_checkable
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -21,8 +21,9 @@ from headrace.formats.documents import (
     document_format,
     document_schema,
     payload_bytes,
+    reads_in_place,
 )
-from headrace.formats.stream import StreamArrayFormat, StreamNumpyFormat, disk_dtype, stored_elements
+from headrace.formats.stream import StreamArrayFormat, StreamNumpyFormat, disk_dtype, stands_for, stored_elements
 from headrace.manifest import JsonType, dtype_from_json, dtype_to_json
 
 __all__ = [
@@ -95,7 +96,8 @@ class SpanNumpyFormat:
 
     stream_dtype is as for StreamNumpyFormat, or a plain type, whose column is then called "tokens". payload says what
     payloads are, as a format of documents: DocumentNumpyFormat("<i4") for integer arrays, DocumentJsonFormat() for JSON
-    objects; bytes if left out. What was appended in one record may be read in windows that cut it anywhere.
+    objects; bytes if left out. Its unpack() always gets shard 0. What was appended in one record may be read in windows
+    that cut it anywhere.
     """
 
     def __init__(self, stream_dtype: DTypeLike, payload: DocumentFormat | None = None) -> None:
@@ -137,11 +139,12 @@ class SpanNumpyFormat:
     ) -> dict[str, Any]:
         """The columns as views, span_lengths, and the decoded payloads."""
         unpack = self.payload.unpack
+        given: type = memoryview if reads_in_place(self.payload) else bytearray
         sample: dict[str, Any] = (
             {"tokens": stream} if self.stream_dtype.names is None else {name: stream[name] for name in self._names}
         )
         sample["span_lengths"] = span_lengths
-        sample["payloads"] = [unpack(payload, 0) for payload in payloads]
+        sample["payloads"] = [unpack(given(payload), 0) for payload in payloads]
         return sample
 
 
@@ -156,10 +159,15 @@ class Spans(NamedTuple):
 def packed_spans(storage_format: AnnotatedFormat | SpanFormat, data: Any) -> Spans:
     """The record's spans, by pack_spans() where the format has it. FieldError for a promise that pack() broke."""
     disk = disk_dtype(storage_format.stream_dtype)
-    if isinstance(storage_format, SpanFormat) or hasattr(storage_format, "pack_spans"):
-        lengths, payloads, stream = storage_format.pack_spans(data)
+    if stands_for(storage_format, "pack_spans", "pack"):
+        found = cast(SpanFormat, storage_format).pack_spans(data)
+        try:
+            lengths, payloads, stream = found
+            payloads = list(payloads)
+        except (TypeError, ValueError):
+            raise FieldError("record", "pack_spans() must return (span_lengths, payloads, stream)") from None
         return _checked(lengths, payloads, stored_elements(stream, disk))
-    return _walked(storage_format, data, disk)
+    return _walked(cast(AnnotatedFormat, storage_format), data, disk)
 
 
 def annotated_dtype(stream_dtype: np.dtype[Any]) -> np.dtype[Any]:

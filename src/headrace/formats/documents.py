@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from headrace.errors import FieldError, UnsafeDataError
-from headrace.formats.stream import StreamArrayFormat, disk_dtype, zero_padded
+from headrace.formats.stream import StreamArrayFormat, disk_dtype, stands_for, zero_padded
 from headrace.manifest import JsonType, dtype_from_json, dtype_to_json
 
 __all__ = [
@@ -29,6 +29,7 @@ __all__ = [
     "document_schema",
     "item_bytes",
     "payload_bytes",
+    "reads_in_place",
 ]
 
 Payload = bytes | bytearray | memoryview
@@ -38,17 +39,18 @@ Payload = bytes | bytearray | memoryview
 class DocumentFormat(Protocol):
     """How records become payloads and payloads become samples; any object with these two methods will do.
 
-    A format may also have `dtype`, the element type of which every payload is a whole number (`lengths` then counts
-    elements), or `encoding`, a name. Either is recorded, so that another format is refused when the dataset is opened.
-    `reads_in_place = True` says that samples keep nothing of encoded_data, which may then be the file's own memory.
+    A format may also have `dtype`, a NumPy type of which every payload is a whole number of elements (`lengths` then
+    counts elements), or `encoding`, a name. Either is recorded, so that another format is refused when the dataset is
+    opened. `reads_in_place = True` in the class that defines unpack() says that samples keep nothing of encoded_data,
+    which may then be a memoryview of the file's own memory, read-only.
     """
 
     def pack(self, data: Any) -> Payload:
         """The record as bytes: any contiguous buffer, whatever its item size."""
         ...
 
-    def unpack(self, encoded_data: memoryview, shard: int) -> Any:
-        """The sample. encoded_data holds exactly the payload's bytes, writable and its own (but see above)."""
+    def unpack(self, encoded_data: bytearray | memoryview, shard: int) -> Any:
+        """The sample. encoded_data holds exactly the payload's bytes: a bytearray of its own, but see above."""
         ...
 
 
@@ -65,7 +67,7 @@ class DocumentBytesFormat:
         """The record itself: bytes, bytearray, or a contiguous memoryview."""
         return data
 
-    def unpack(self, encoded_data: memoryview, shard: int) -> bytes:
+    def unpack(self, encoded_data: Payload, shard: int) -> bytes:
         """The payload."""
         return bytes(encoded_data)
 
@@ -97,16 +99,19 @@ class DocumentJsonFormat:
             )
         return encoded
 
-    def unpack(self, encoded_data: memoryview, shard: int) -> Any:
+    def unpack(self, encoded_data: Payload, shard: int) -> Any:
         """The decoded document; ValueError for a payload that is no JSON."""
-        return msgspec.json.decode(encoded_data)
+        try:
+            return msgspec.json.decode(encoded_data)
+        except RecursionError:
+            raise ValueError("is JSON nested too deeply") from None
 
 
 class DocumentNumpyFormat:
     """Documents are 1-D arrays of one element type, such as the uint16 token ids of a text.
 
     Integers must fit the type and floats are refused for integers: FieldError names value and position. Samples are
-    writable arrays; those of one batch share its memory.
+    writable arrays of their own.
     """
 
     def __init__(self, dtype: DTypeLike) -> None:
@@ -118,12 +123,15 @@ class DocumentNumpyFormat:
 
     def pack(self, data: Any) -> memoryview:
         """The elements by value, in the stored type."""
-        elements = self._elements.pack(data)
+        try:
+            elements = self._elements.pack(data)
+        except FieldError as error:
+            raise FieldError("document", error.problem) from error
         if elements.ndim != 1:
             raise FieldError("document", f"has shape {elements.shape}; a document is an array of one dimension")
         return zero_padded(np.ascontiguousarray(elements)).view(np.uint8).data
 
-    def unpack(self, encoded_data: memoryview, shard: int) -> NDArray[Any]:
+    def unpack(self, encoded_data: Payload, shard: int) -> NDArray[Any]:
         """The elements, sharing memory with encoded_data."""
         return np.frombuffer(encoded_data, self.dtype)
 
@@ -151,7 +159,7 @@ class DocumentPickleFormat:
         except (pickle.PicklingError, AttributeError, TypeError, RecursionError) as error:
             raise FieldError("document", f"cannot be pickled ({error})") from error
 
-    def unpack(self, encoded_data: memoryview, shard: int) -> Any:
+    def unpack(self, encoded_data: Payload, shard: int) -> Any:
         """The object; UnsafeDataError without allow_pickle=True."""
         if not self.allow_pickle:
             raise UnsafeDataError(
@@ -165,8 +173,8 @@ def document_schema(storage_format: DocumentFormat) -> JsonType:
 
     ValueError for a dtype that payloads of arrays cannot have.
     """
-    dtype = getattr(storage_format, "dtype", None)
-    if isinstance(dtype, np.dtype):
+    dtype = _element_type(storage_format)
+    if dtype is not None:
         if (disk := disk_dtype(dtype)) != dtype:
             # Its payloads come from its own pack(), which nobody swaps: recorded as "<", they would be read wrong.
             raise ValueError(
@@ -197,8 +205,20 @@ def document_format(schema: JsonType, where: str) -> DocumentFormat:
 
 def item_bytes(storage_format: DocumentFormat) -> int:
     """What lengths count: the size of an element where the format has a dtype, else single bytes."""
+    dtype = _element_type(storage_format)
+    return 1 if dtype is None else dtype.itemsize
+
+
+def reads_in_place(storage_format: DocumentFormat) -> bool:
+    """Whether its unpack() says of itself that samples keep nothing of what it gets."""
+    return stands_for(storage_format, "reads_in_place", "unpack")
+
+
+def _element_type(storage_format: DocumentFormat) -> np.dtype[Any] | None:
     dtype = getattr(storage_format, "dtype", None)
-    return dtype.itemsize if isinstance(dtype, np.dtype) else 1
+    if isinstance(dtype, type) and issubclass(dtype, np.generic):
+        return np.dtype(dtype)
+    return dtype if isinstance(dtype, np.dtype) else None
 
 
 def payload_bytes(payload: Any, what: str = "document") -> Payload:

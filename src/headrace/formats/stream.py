@@ -20,8 +20,9 @@ __all__ = [
     "StreamFormat",
     "StreamNumpyFormat",
     "disk_dtype",
+    "has_padding",
+    "stands_for",
     "stored_elements",
-    "unpacks_rows",
     "zero_padded",
 ]
 
@@ -124,19 +125,20 @@ class StreamArrayFormat:
         return rows
 
 
-def unpacks_rows(storage_format: StreamFormat) -> bool:
-    """Whether the format's unpack_rows() may stand for its unpack().
+def stands_for(storage_format: object, fast: str, plain: str) -> bool:
+    """Whether the format's member `fast` may stand for its method `plain`.
 
-    Not where a subclass has its own unpack() and only inherits unpack_rows(), which knows nothing of it.
+    Not where it has none, and not where a subclass has its own `plain` and only inherits `fast`, which knows nothing of
+    it.
     """
-    if not callable(getattr(storage_format, "unpack_rows", None)):
+    if not getattr(storage_format, fast, None):
         return False
     for kind in type(storage_format).__mro__:
-        if "unpack_rows" in vars(kind):
+        if fast in vars(kind):
             return True
-        if "unpack" in vars(kind):
+        if plain in vars(kind):
             return False
-    return True  # both are the object's own
+    return True  # the object's own
 
 
 def disk_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
@@ -166,7 +168,7 @@ def zero_padded(elements: Elements) -> Elements:
 
     Nothing of that may get into a file, and the same records must give the same bytes.
     """
-    if not _has_padding(elements.dtype):
+    if not has_padding(elements.dtype):
         return elements
     clean = np.zeros(elements.shape, elements.dtype)
     _copy_fields(clean, elements)
@@ -174,14 +176,15 @@ def zero_padded(elements: Elements) -> Elements:
 
 
 @lru_cache
-def _has_padding(dtype: np.dtype[Any]) -> bool:
+def has_padding(dtype: np.dtype[Any]) -> bool:
+    """Whether some bytes of an element belong to no field."""
     inner, shape = dtype.subdtype or (dtype, ())
     if shape:
-        return _has_padding(inner)
+        return has_padding(inner)
     if dtype.names is None:
         return False
     parts = [dtype[name] for name in dtype.names]
-    return dtype.itemsize != sum(part.itemsize for part in parts) or any(map(_has_padding, parts))
+    return dtype.itemsize != sum(part.itemsize for part in parts) or any(map(has_padding, parts))
 
 
 def _copy_fields(target: Elements, source: Elements) -> None:

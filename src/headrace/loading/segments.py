@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from headrace.datasets import SpanBatch
 from headrace.loading.collate import Stack
 
 __all__ = ["NO_LABEL", "StackSegments", "stack_segments"]
@@ -94,12 +95,10 @@ def stack_segments(
 
 def _rows_and_spans(samples: Sequence[Any], field: str) -> tuple[NDArray[Any], Int64s, Int64s]:
     """(batch, window) elements, the lengths of all spans in order, and where each row's begin among them."""
-    elements = getattr(samples, "elements", None)
-    if elements is not None and hasattr(samples, "row_spans"):
-        if elements.dtype.names is not None:
-            _check_field(field, elements.dtype.names)
-            elements = elements[field]
-        return elements, samples.span_lengths, samples.row_spans  # type: ignore[attr-defined]
+    if isinstance(samples, SpanBatch) and samples.is_plain:  # all of it is there already, as arrays
+        elements = samples.elements
+        _check_field(field, elements.dtype.names or ("tokens",))
+        return elements if elements.dtype.names is None else elements[field], samples.span_lengths, samples.row_spans
     for sample in samples:
         if not isinstance(sample, Mapping) or "span_lengths" not in sample:
             raise TypeError(

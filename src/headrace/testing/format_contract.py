@@ -25,6 +25,7 @@ import numpy as np
 import pytest
 
 from headrace.datasets import DocumentReader, DocumentStorage, StreamDataset, open_storage
+from headrace.datasets.kinds import AnyStorage
 from headrace.errors import FieldError, SchemaMismatchError, UnsafeDataError
 from headrace.formats.annotated import SpanNumpyFormat
 from headrace.formats.documents import (
@@ -36,7 +37,6 @@ from headrace.formats.documents import (
 from headrace.formats.stream import StreamArrayFormat, disk_dtype
 from headrace.store import LocalStore, Store
 from headrace.testing.format_kinds import (
-    AnyStorage,
     OneStepAnElement,
     kind_of,
     packed_record,

@@ -6,13 +6,12 @@ from typing import Any
 import numpy as np
 
 from headrace.datasets import DocumentStorage, StreamStorage, StreamWithMetaStorage
+from headrace.datasets.kinds import AnyStorage
 from headrace.formats.annotated import annotated_schema, packed_spans, span_format
 from headrace.formats.documents import document_format, document_schema, payload_bytes
 from headrace.formats.stream import StreamArrayFormat, StreamNumpyFormat, disk_dtype, stored_elements
 
-__all__ = ["AnyStorage", "OneStepAnElement", "kind_of", "packed_record", "ready_format", "ready_sample", "storage_of"]
-
-AnyStorage = StreamStorage | DocumentStorage | StreamWithMetaStorage
+__all__ = ["OneStepAnElement", "kind_of", "packed_record", "ready_format", "ready_sample", "storage_of"]
 
 
 class OneStepAnElement:

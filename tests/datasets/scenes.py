@@ -180,28 +180,22 @@ def without_records(folder):
     shutil.rmtree(folder / ".headrace")
 
 
-class Interrupting:
-    """A format whose pack() is interrupted where the record says so."""
-
-    def __init__(self, storage_format):
-        self.inner = storage_format
-        self.stream_dtype = getattr(storage_format, "stream_dtype", None)
+class InterruptedBytes(DocumentBytesFormat):
+    """Packing is interrupted where the record says so."""
 
     def pack(self, data):
         if data is KeyboardInterrupt:
             raise KeyboardInterrupt
-        return self.inner.pack(data)
+        return super().pack(data)
+
+
+class InterruptedSpans(SpanNumpyFormat):
+    """The same of spans."""
 
     def pack_spans(self, data):
         if data is KeyboardInterrupt:
             raise KeyboardInterrupt
-        return self.inner.pack_spans(data)
-
-    def unpack(self, encoded_data, shard):
-        return self.inner.unpack(encoded_data, shard)
-
-    def unpack_spans(self, *window):
-        return self.inner.unpack_spans(*window)
+        return super().pack_spans(data)
 
 
 class Breaking:

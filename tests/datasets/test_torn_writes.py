@@ -13,7 +13,8 @@ from datasets.scenes import (
     DOCUMENTS,
     SPANS,
     Breaking,
-    Interrupting,
+    InterruptedBytes,
+    InterruptedSpans,
     files_of,
     leftovers,
     open_files_below,
@@ -108,8 +109,8 @@ def test_a_refused_record_leaves_nothing_behind_in_any_file(name, tmp_path):
 @BOTH
 def test_an_interrupt_while_a_record_is_packed_leaves_nothing_of_it(kind, tmp_path):
     storage = kind.storage_at(tmp_path)
-    interrupted = type(storage)(storage.store, Interrupting(storage.storage_format))
-    with interrupted.sync_writer() as writer:
+    storage_format = InterruptedBytes() if kind is DOCUMENTS else InterruptedSpans("<u2")
+    with type(storage)(storage.store, storage_format).sync_writer() as writer:
         writer.append(0, kind.record(0))
         with pytest.raises(KeyboardInterrupt):
             writer.append(0, KeyboardInterrupt)

@@ -86,9 +86,6 @@ class Payloads:
         index_sizes = _sizes(indexes)
         self._index_files = ShardFiles(store, [_name(file) for file in indexes], index_sizes, opened.evidence, share)
         self._data_files = ShardFiles(store, [_name(file) for file in data], self._sizes, opened.evidence, share)
-        # Maps hold open files. Where they could not all be held, threads would take turns at closing each other's, so
-        # the files are read by position there.
-        self._can_map = store.capabilities.view and len(shards) <= self._data_files.max_views
         offsets = index_sizes // 8
         for shard, (index, payloads) in enumerate(zip(indexes, data, strict=True)):
             if (index is None) != (payloads is None):
@@ -100,7 +97,10 @@ class Payloads:
         self._index_starts = np.cumsum(offsets) - offsets
         self._indexes = ShardViews(self._index_files)
         self._views = ShardViews(self._data_files)
-        self._pairs = RowGather(self._indexes, offsets, 8, stride=1, row_elements=2)
+        # Maps hold open files. Where they could not all be held, threads would take turns at closing each other's, so
+        # the files are read by position there.
+        self._can_map = store.capabilities.view and len(shards) <= self._data_files.max_views
+        self._pairs = RowGather(self._indexes, offsets, 8, stride=1, row_elements=2, can_map=self._can_map)
         self._counts = self.counts.astype(np.uint64)
         self._is_checked = index_sizes == 0  # whether the index was seen to begin and end where the file does
         self._all_checked = False

@@ -189,11 +189,18 @@ class RowGather:
     """Rows of equal length at equal steps over the concatenated shards: row i begins at element i * stride.
 
     lengths has the elements of each shard; views may be shared with other gathers. A row may run over the end of a
-    shard into the next.
+    shard into the next. can_map=False reads by position even where files could be mapped.
     """
 
     def __init__(
-        self, views: ShardViews, lengths: NDArray[np.int64], itemsize: int, *, stride: int, row_elements: int
+        self,
+        views: ShardViews,
+        lengths: NDArray[np.int64],
+        itemsize: int,
+        *,
+        stride: int,
+        row_elements: int,
+        can_map: bool = True,
     ) -> None:
         self._views = views
         self._files = views.files
@@ -218,7 +225,7 @@ class RowGather:
         self._row = np.dtype((np.void, self._row_bytes))
         self._memory = _process_memory(min(self._row_bytes, _LONGEST_ROW))
         self._is_table = len(lengths) == 1 and stride == row_elements  # rows lie side by side in one file
-        self._can_map = views.files.store.capabilities.view
+        self._can_map = can_map and views.files.store.capabilities.view
         self._step_bytes = stride * itemsize
         self._steps = np.zeros(len(self._edges) + 1, np.int64)
         self._steps[1::2] = self._step_bytes

@@ -97,8 +97,8 @@ class Payloads:
         self._index_starts = np.cumsum(offsets) - offsets
         self._indexes = ShardViews(self._index_files)
         self._views = ShardViews(self._data_files)
-        # Maps hold open files. Where they could not all be held, threads would take turns at closing each other's, so
-        # the files are read by position there.
+        # Where not all files may be mapped at a time, threads would take turns at unmapping each other's, and each keep
+        # its own until it is done. There the files are read by position.
         self._can_map = store.capabilities.view and len(shards) <= self._data_files.max_views
         self._pairs = RowGather(self._indexes, offsets, 8, stride=1, row_elements=2, can_map=self._can_map)
         self._counts = self.counts.astype(np.uint64)

@@ -35,6 +35,7 @@ __all__ = ["RowGather", "ShardFiles", "ShardViews"]
 
 _NOWHERE = np.iinfo(np.int64).min  # so low that no offset within a dataset, however large it claims to be, leads back
 _LONGEST_ROW = 1 << 14  # bytes; NumPy bounds an array's items times their size, and beyond it the copy is what costs
+_TOO_MANY = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # ENOMEM: more maps than a process may have
 _LARGEST_ROW = (1 << 31) - 1  # bytes; what NumPy takes as one element
 _PAGE = 4096  # the gathered array begins at this address, since NumPy takes address 0 for "no memory"
 
@@ -165,7 +166,7 @@ class ShardViews:
             try:
                 self._map(shards)
             except OSError as error:
-                if error.errno not in (errno.EMFILE, errno.ENFILE) or not self._views:
+                if error.errno not in _TOO_MANY or not self._views:
                     raise
                 self._views = {}
                 self._map(shards)
@@ -342,7 +343,7 @@ class RowGather:
             try:
                 views = self._views.hold(shards)
             except OSError as error:
-                if error.errno not in (errno.EMFILE, errno.ENFILE) or not self._maps.views:
+                if error.errno not in _TOO_MANY or not self._maps.views:
                     raise
                 self._let_go()
                 views = self._views.hold(shards)

@@ -6,11 +6,9 @@ the target, and then the directory is synced, since a rename lives in the direct
 """
 
 import contextlib
-import mmap
 import os
 import resource
 import stat
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +18,7 @@ from headrace.errors import AlreadyExistsError, NotFoundError
 from headrace.store import files
 from headrace.store.descriptors import Descriptors, open_to_read
 from headrace.store.files import named
+from headrace.store.maps import map_file, most_maps
 from headrace.store.store import (
     Buffer,
     ByteWriter,
@@ -99,14 +98,14 @@ class LocalStore(Store):
             descriptor = open_to_read(full)
             try:
                 size = os.fstat(descriptor).st_size
-                return memoryview(_mapped(descriptor, size) if size else b"")
+                return map_file(descriptor, size) if size else memoryview(b"")
             finally:
                 os.close(descriptor)
 
     @property
     def max_views(self) -> int:
-        """As many as max_open_files: before Python 3.13 a map holds a descriptor."""
-        return self._file_limit()
+        """As many as max_open_files where that was given, else a third of the maps that a process may have."""
+        return most_maps() if self._max_open_files is None else self._max_open_files
 
     def put(self, path: str, data: Buffer) -> None:
         full = self._full(path)
@@ -294,10 +293,3 @@ class LocalWriter:
         if self._descriptor is None:
             raise ValueError(f"{self._full_path}: this writer is closed")
         return self._descriptor
-
-
-def _mapped(descriptor: int, size: int) -> mmap.mmap:
-    # The map may outlive the descriptor; before 3.13 Python keeps a copy of the descriptor all the same.
-    if sys.version_info >= (3, 13):
-        return mmap.mmap(descriptor, size, prot=mmap.PROT_READ, trackfd=False)
-    return mmap.mmap(descriptor, size, prot=mmap.PROT_READ)

@@ -152,7 +152,7 @@ class Store(ABC):
 
     @property
     def max_views(self) -> int:
-        """How many views one reader may hold at a time, so that open files stay within the process's limit."""
+        """How many views one reader may hold at a time, so that a process stays within its limits."""
         return 1 << 20
 
     def close(self) -> None:  # noqa: B027 - a store may have none

@@ -1,0 +1,68 @@
+"""Files as memory. A map holds no file open: datasets of many shards must not run into `ulimit -n`."""
+
+import ctypes
+import mmap
+import os
+import sys
+import weakref
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+__all__ = ["map_file", "most_maps"]
+
+_FAILED = ctypes.c_void_p(-1).value
+_FEWEST_ALLOWED = 65_530  # Linux's default for one process
+
+
+def map_file(descriptor: int, size: int) -> memoryview:
+    """The first size bytes of the open file, size > 0, as read-only memory that is unmapped with its last reader.
+
+    The descriptor may be closed at once. Python's own class keeps a copy of it before 3.13, so there the system is
+    asked directly.
+    """
+    if sys.version_info >= (3, 13):
+        return memoryview(mmap.mmap(descriptor, size, prot=mmap.PROT_READ, trackfd=False))
+    libc = _libc()
+    address = libc.mmap(None, size, mmap.PROT_READ, mmap.MAP_SHARED, descriptor, 0)
+    if address == _FAILED:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return np.asarray(_Map(address, size)).data
+
+
+@cache
+def most_maps() -> int:
+    """How many files one reader may have mapped: a third of what the system grants a process in all."""
+    try:
+        with open("/proc/sys/vm/max_map_count", encoding="ascii") as file:
+            allowed = int(file.read())
+    except (OSError, ValueError):
+        allowed = _FEWEST_ALLOWED
+    return max(1, allowed // 3)
+
+
+class _Map:
+    """Mapped memory, in the form that NumPy takes; the array keeps it, and the memoryview keeps the array."""
+
+    def __init__(self, address: int, size: int) -> None:
+        self.__array_interface__ = {"data": (address, True), "shape": (size,), "typestr": "|u1", "version": 3}
+        # Not at exit: other finalizers may still read.
+        weakref.finalize(self, _libc().munmap, address, size).atexit = False
+
+
+@cache
+def _libc() -> Any:
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = (
+        ctypes.c_void_p,
+        ctypes.c_size_t,
+        ctypes.c_int,
+        ctypes.c_int,
+        ctypes.c_int,
+        ctypes.c_longlong,
+    )
+    libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+    return libc

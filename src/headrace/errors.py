@@ -170,7 +170,7 @@ class CorruptShardError(DatasetError):
     """A shard's file is missing, has another size or another digest than recorded."""
 
     def __init__(self, where: str, shard: int, problem: str, elements: tuple[int, int] | None = None) -> None:
-        span = "" if elements is None else f" (global elements {elements[0]} to {elements[1]}, exclusive)"
+        span = "" if elements is None else f" (global range {elements[0]} to {elements[1]}, exclusive)"
         super().__init__(f"{where}, shard {shard}{span}: {problem}; `headrace verify` lists every damaged shard")
         self.where, self.shard, self.problem, self.elements = where, shard, problem, elements
 

@@ -79,7 +79,7 @@ def test_a_shard_of_the_wrong_size_is_an_error_that_names_it_and_never_a_sample(
     damage(folder / "0000003.in_band.bin")
     storage = StreamStorage(READ[read](folder), U2)
     if not published:
-        with pytest.raises(CorruptShardError, match=r"shard 3 \(global elements 30 to 40, exclusive\)"):
+        with pytest.raises(CorruptShardError, match=r"shard 3 \(global range 30 to 40, exclusive\)"):
             StreamDataset(storage, 10).open()
     damages = storage.verify()
     assert [(entry.shard, entry.file, entry.elements) for entry in damages] == [(3, "0000003.in_band.bin", (30, 40))]

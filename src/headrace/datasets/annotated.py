@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.datasets.attempts import OpenFiles, ShardAttempt
-from headrace.datasets.opening import Opened, open_directory
+from headrace.datasets.opening import UNKNOWN_LENGTH, Opened, open_directory
 from headrace.datasets.payloads import DATA, INDEX, PayloadOutput, Payloads, index_problem, payload_count
 from headrace.datasets.shard_files import RowGather, ShardFiles, ShardViews
 from headrace.datasets.storage import Storage
@@ -92,15 +92,21 @@ class StreamWithMetaStorage(Storage[AnnotatedFormat | SpanFormat, "AnnotatedWrit
         """The directory opened for reading: its lengths, format and files."""
         opened = open_directory(self.reading_store, KIND, self.suffixes, self.optional)
         where = self.reading_store.location
-        stored = opened.manifest.dtype if opened.by_headrace else None
         storage_format = self.storage_format
         if storage_format is None:
-            if stored is None:
+            if not opened.by_headrace:
                 raise ValueError(f"{where} records no element type; pass the storage_format it was written with")
-            storage_format = span_format(stored, where)
-        elif stored is not None:
-            _check_schema(where, stored, annotated_schema(storage_format))
+            storage_format = span_format(opened.manifest.dtype, where)
+        elif opened.by_headrace:
+            _check_schema(where, opened.manifest.dtype, annotated_schema(storage_format))
         return _OpenAnnotated(self, opened, storage_format)
+
+    def shard_length(self, opened: Opened, shard: ShardRecord) -> int:
+        """Elements in the shard."""
+        if shard.length != UNKNOWN_LENGTH:
+            return shard.length
+        dtype = self._known_dtype(opened)
+        return 0 if dtype is None else shard.file(SUFFIX).bytes // dtype.itemsize
 
     def shard_problems(self, opened: Opened, shard: ShardRecord) -> Iterator[tuple[str, str]]:
         """The index, where it does not fit the payloads; the elements, where they point at no payload."""
@@ -121,6 +127,8 @@ class StreamWithMetaStorage(Storage[AnnotatedFormat | SpanFormat, "AnnotatedWrit
             if int(numbers.min()) < 0 or int(numbers.max()) >= count:
                 yield file.name, f"points at payloads {numbers.min()} to {numbers.max()}, but there are {count}"
                 return
+        if count and (file.bytes == 0 or numbers[-1] != count - 1):
+            yield file.name, f"ends before the last of the {count} payloads: it was cut"
 
     def _known_dtype(self, opened: Opened) -> np.dtype[Any] | None:
         if self.storage_format is not None:
@@ -290,6 +298,21 @@ class _OpenAnnotated:
             ShardFiles(store, [record.name for record in records], sizes, opened.evidence, share=3)
         )
         self._elements = self.gather(1, 1)
+        if not opened.by_headrace:
+            self._check_last_payloads(store.location)
+
+    def _check_last_payloads(self, where: str) -> None:
+        """CorruptShardError where a shard's last element does not point at its last payload: its writer was killed."""
+        files = self._views.files
+        for shard, count in enumerate(self._payloads.counts.tolist()):
+            size = int(files.sizes_bytes[shard])
+            last = -1
+            if size:
+                raw = files.ranges(shard, np.array([size - self._dtype.itemsize]), np.array([4]))[0]
+                last = int(np.frombuffer(raw, "<i4")[0])
+            if last != count - 1:
+                problem = f"{files.names[shard]} ends with payload {last}, but there are {count}: it was cut"
+                raise CorruptShardError(where, shard, problem)
 
     def gather(self, stride: int, row_elements: int) -> RowGather:
         return RowGather(self._views, self.lengths, self._dtype.itemsize, stride=stride, row_elements=row_elements)

@@ -82,8 +82,10 @@ class AttemptFile:
 
     def put_aside(self) -> None:
         """Write what is buffered and close the file; the next append opens it again."""
-        self._flush()
-        self.close()
+        try:
+            self._flush()
+        finally:
+            self.close()  # after a failure too: it must not stand in the way of other shards' files
 
     def finish(self) -> FileRecord:
         """Make all of it durable and close; returns size and digest."""

@@ -18,7 +18,7 @@ from headrace.datasets.attempts import OpenFiles, ShardAttempt
 from headrace.datasets.handles import ShardDataset, ShardReader
 from headrace.datasets.item_numbers import item_numbers
 from headrace.datasets.opening import UNKNOWN_LENGTH, Opened, open_directory
-from headrace.datasets.payloads import DATA, INDEX, PayloadOutput, Payloads, index_problem
+from headrace.datasets.payloads import DATA, INDEX, PayloadOutput, Payloads, index_problem, payload_count
 from headrace.datasets.storage import Storage
 from headrace.datasets.writer import ShardOutput, Writer
 from headrace.errors import CorruptShardError, FieldError, SchemaMismatchError
@@ -86,6 +86,10 @@ class DocumentStorage(Storage[DocumentFormat, "DocumentWriter", "DocumentReader"
             if asked is not None and asked != stored:
                 raise SchemaMismatchError(where, "documents of", stored, asked)
         return _OpenDocuments(self, opened, storage_format)
+
+    def shard_length(self, opened: Opened, shard: ShardRecord) -> int:
+        """Documents in the shard."""
+        return payload_count(shard) if shard.length == UNKNOWN_LENGTH else shard.length
 
     def shard_problems(self, opened: Opened, shard: ShardRecord) -> Iterator[tuple[str, str]]:
         """The index, where it does not fit the payloads or the number of documents."""

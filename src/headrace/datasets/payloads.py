@@ -233,7 +233,11 @@ class Payloads:
         return CorruptShardError(self._where, shard, problem)
 
     def _backwards(self, shard: int, number: int) -> CorruptShardError:
-        problem = f"the offsets of payload {number} in {self._index_files.names[shard]} go down or past the end"
+        begin, end = self._offsets(shard, number, 2).tolist()
+        problem = (
+            f"{self._index_files.names[shard]} says that payload {number} is bytes {begin} to {end} of "
+            f"{self._data_files.names[shard]}, which has {self._sizes[shard]}"
+        )
         return CorruptShardError(self._where, shard, problem)
 
     def _refuse_partial(self, shard: int, number: int, item_bytes: int) -> None:

@@ -182,7 +182,11 @@ class Storage(ABC, Generic[F, W, R]):
         without records that is all.
         """
         opened = open_directory(self.reading_store, self.kind, self.suffixes, self.optional, check_sizes=False)
-        return damaged_files(self.reading_store, opened, self.shard_problems)
+        return damaged_files(self.reading_store, opened, self.shard_problems, self.shard_length)
+
+    @abstractmethod
+    def shard_length(self, opened: Opened, shard: ShardRecord) -> int:
+        """What the shard holds, by its record or by the sizes of its files; 0 where neither tells."""
 
     @abstractmethod
     def shard_problems(self, opened: Opened, shard: ShardRecord) -> Iterator[tuple[str, str]]:

@@ -70,6 +70,13 @@ class StreamStorage(Storage[StreamFormat, "StreamWriter", StreamReader]):
     def _writer_type(self) -> type["StreamWriter"]:
         return StreamWriter
 
+    def shard_length(self, opened: Opened, shard: ShardRecord) -> int:
+        """Elements in the shard."""
+        if shard.length != UNKNOWN_LENGTH:
+            return shard.length
+        itemsize = self._itemsize(opened)
+        return shard.file(SUFFIX).bytes // itemsize if itemsize else 0
+
     def shard_problems(self, opened: Opened, shard: ShardRecord) -> Iterator[tuple[str, str]]:
         """The file, where its size is no whole number of elements, or another one than recorded."""
         itemsize = self._itemsize(opened)

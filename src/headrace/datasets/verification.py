@@ -26,17 +26,20 @@ class Damage(NamedTuple):
 
 
 def damaged_files(
-    store: Store, opened: Opened, shard_problems: Callable[[Opened, ShardRecord], Iterable[tuple[str, str]]]
+    store: Store,
+    opened: Opened,
+    shard_problems: Callable[[Opened, ShardRecord], Iterable[tuple[str, str]]],
+    shard_length: Callable[[Opened, ShardRecord], int],
 ) -> list[Damage]:
     """Every damaged file, in order of shards; [] when all is well. Reads every byte that has a digest.
 
     shard_problems gives (file, problem) where the files of a shard, each of them good, do not fit one another or the
-    shard's length.
+    shard's length; shard_length gives that as far as it is known, else 0.
     """
     damages = []
     start = 0
     for number, shard in enumerate(opened.manifest.shards):
-        stop = start + max(0, shard.length)
+        stop = start + shard_length(opened, shard)
         found = [(file.name, problem) for file in shard.files if (problem := _problem(store, file)) is not None]
         for name, problem in found or shard_problems(opened, shard):
             damages.append(Damage(number, name, problem, (start, stop)))

@@ -4,7 +4,6 @@ import ctypes
 import mmap
 import os
 import sys
-import weakref
 from functools import cache
 from typing import Any
 
@@ -46,10 +45,19 @@ def most_maps() -> int:
 class _Map:
     """Mapped memory, in the form that NumPy takes; the array keeps it, and the memoryview keeps the array."""
 
+    # There may be many thousands, so each is small: no dictionary, and no finalizer beside it.
+    __slots__ = ("_address", "_munmap", "_size")
+
     def __init__(self, address: int, size: int) -> None:
-        self.__array_interface__ = {"data": (address, True), "shape": (size,), "typestr": "|u1", "version": 3}
-        # Not at exit: other finalizers may still read.
-        weakref.finalize(self, _libc().munmap, address, size).atexit = False
+        self._address, self._size = address, size
+        self._munmap = _libc().munmap  # kept, since at exit the module may be gone first
+
+    @property
+    def __array_interface__(self) -> dict[str, Any]:
+        return {"data": (self._address, True), "shape": (self._size,), "typestr": "|u1", "version": 3}
+
+    def __del__(self) -> None:
+        self._munmap(self._address, self._size)
 
 
 @cache

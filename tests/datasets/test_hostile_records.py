@@ -3,16 +3,20 @@
 What might crash runs in a process of its own, whose exit status tells.
 """
 
+import gc
+import pickle
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 import xxhash
 
 from datasets.payload_scenes import documents_at, spans_at, unsynced
+from datasets.scenes import open_files_below
 from headrace.datasets import DocumentStorage, StreamDataset, StreamStorage, StreamWithMetaStorage
-from headrace.errors import CorruptShardError, ManifestError
+from headrace.errors import CorruptShardError, DatasetError, ManifestError
 from headrace.formats.annotated import SpanNumpyFormat
 from headrace.formats.documents import DocumentBytesFormat, DocumentJsonFormat, DocumentNumpyFormat
 from headrace.formats.stream import StreamArrayFormat
@@ -261,3 +265,58 @@ def test_verify_finds_nothing_wrong_with_good_files_of_another_program(tmp_path)
     foreign(tmp_path, [0, 3], elements=[(0, 7)], shard=1)
     (tmp_path / "0000002.in_band.bin").write_bytes(b"")
     assert problems(StreamWithMetaStorage(tmp_path, SpanNumpyFormat("<u2"))) == []
+
+
+def a_dataset(kind, place):
+    """Three documents or windows."""
+    if kind == "documents":
+        return documents_at(place, [[b"a", b"bc"], [b"d"]], DocumentBytesFormat()).dataset()
+    if kind == "with metadata":
+        record = {"tokens": range(9), "span_lengths": [4, 5], "payloads": [b"a", b"b"]}
+        return spans_at(place, [[record]], SpanNumpyFormat("<u2")).dataset(3)
+    storage = StreamStorage(place, StreamArrayFormat("<u2"))
+    with storage.sync_writer() as writer:
+        writer.append(0, range(9))
+    return storage.dataset(3)
+
+
+@pytest.mark.parametrize("kind", ["documents", *STREAMS])
+@pytest.mark.parametrize(
+    "number", [3, -4, -10, 1 << 40, (1 << 63) - 1, -(1 << 63), 1 << 63, -(1 << 63) - 1, 1 << 64, -(1 << 64), 10**30]
+)
+def test_numbers_outside_are_index_errors_in_lists_too_and_named_as_they_were_given(kind, number):
+    dataset = a_dataset(kind, MemoryStore())
+    nearest = max(-(1 << 63), min(number, (1 << 63) - 1))  # as close as 64 bits come
+    for items in ([number], [0, number], [number, -1, 2], [number] * 20):
+        with pytest.raises(IndexError, match=rf" ({number}|{nearest}) is outside a dataset of 3 "):
+            list(dataset.__getitems__(items))
+    with pytest.raises(IndexError, match=rf"{number}|{nearest}"):
+        dataset[number]
+    assert len(list(dataset.__getitems__([0, -1]))) == 2
+
+
+@pytest.mark.parametrize("kind", ["documents", *STREAMS])
+@pytest.mark.parametrize("error", ["outside", "damaged", "missing"])
+def test_closing_after_an_error_lets_go_of_every_file(kind, error, tmp_path):
+    dataset = a_dataset(kind, unsynced(tmp_path))
+    assert len(list(dataset[:])) == 3
+    for path in tmp_path.glob("0*.bin") if error != "outside" else []:
+        if error == "missing":
+            path.unlink()
+        else:
+            path.write_bytes(path.read_bytes() + b"more")
+    failing = a_reader_of(dataset)
+    for read in (lambda: failing[99 if error == "outside" else 0], lambda: failing.__getitems__([99, 0])):
+        with pytest.raises((IndexError, DatasetError)):
+            read()
+    for opened in (failing, dataset):
+        opened.close()
+        opened.close()
+    gc.collect()
+    assert open_files_below(tmp_path) == 0
+    assert f"{tmp_path}/" not in Path("/proc/self/maps").read_text()
+
+
+def a_reader_of(dataset):
+    """The same data, not opened yet."""
+    return pickle.loads(pickle.dumps(dataset))

@@ -1,12 +1,15 @@
-"""Eight threads read batches all over hundreds of shards under `ulimit -n 256`, in a process with that limit."""
+"""Hundreds of shards at a time: read by eight threads with `ulimit -n 256`, and written in little memory."""
 
 import subprocess
 import sys
+import tracemalloc
 
 import numpy as np
 import pytest
 
 from datasets.payload_scenes import documents_at, spans_at, unsynced
+from headrace.datasets import DocumentStorage
+from headrace.datasets.attempts import BUFFER_BYTES, MAX_OPEN_FILES
 from headrace.formats.annotated import SpanNumpyFormat
 from headrace.formats.documents import DocumentBytesFormat, DocumentJsonFormat, DocumentNumpyFormat
 
@@ -106,3 +109,23 @@ def test_eight_threads_read_right_all_over_400_shards_with_256_files(kind, batch
         timeout=100,
     )
     assert (found.returncode, found.stdout, found.stderr) == (0, "{'right'}\n", "")
+
+
+def test_a_writer_of_many_shards_keeps_little_memory_of_each(tmp_path):
+    num_shards, many, payload = 200, 600, b"xy"
+    writer = DocumentStorage(unsynced(tmp_path), DocumentBytesFormat()).sync_writer()
+    with writer:
+        for shard in range(num_shards):
+            writer.append(shard, payload)
+        tracemalloc.start()
+        try:
+            before = tracemalloc.get_traced_memory()[0]
+            for shard in range(num_shards):
+                for _ in range(many):
+                    writer.append(shard, payload)
+            kept = tracemalloc.get_traced_memory()[0] - before
+        finally:
+            tracemalloc.stop()
+    # Beside the buffers of the files that are open: as Python's integers the offsets alone would be 24 kB a shard.
+    assert (kept - MAX_OPEN_FILES * BUFFER_BYTES) / num_shards < 8_000
+    assert len(DocumentStorage(tmp_path).dataset()) == num_shards * (many + 1)

@@ -243,6 +243,27 @@ def test_a_batch_is_stacked_whatever_its_format_makes_of_samples():
         stack_segments()(list(storage.dataset(8)[:]))
 
 
+class Shifted(SpanNumpyFormat):
+    """Decodes spans in a way of its own: every token is one more, and a span ends where a row does."""
+
+    def unpack_spans(self, stream, span_lengths, payloads):
+        return {"tokens": stream + np.uint16(1), "span_lengths": np.array([len(stream)])}
+
+
+@pytest.mark.parametrize("workers", IN_PROCESS)
+def test_a_format_with_an_unpack_spans_of_its_own_is_asked_for_its_samples(workers):
+    dataset = StreamDataset(StreamWithMetaStorage(four_documents().store, Shifted("<u2")), 8)
+    expected = {
+        "input_ids": [list(range(1, 9)), list(range(9, 17))],
+        "position_ids": [list(range(8))] * 2,
+        "segment_ids": [[1] * 8] * 2,
+        "cu_seqlens": [0, 8, 16],
+    }
+    assert lists(stack_segments()(dataset[:])) == lists(stack_segments()(list(dataset[:]))) == expected
+    with make(dataset, stack_segments(), local_batch_size=2, **WORKERS[workers]) as loader:
+        assert [lists(batch) for batch in loader] == [expected]
+
+
 def test_tensors_do_not_change_the_batch_they_were_made_of():
     samples = four_documents().dataset(8)[:]
     for labels in (False, True):
@@ -312,6 +333,16 @@ def test_a_collate_function_says_how_it_was_made():
 def test_what_is_no_batch_of_windows_is_refused_by_name(samples, error, text):
     with pytest.raises(error, match=text):
         stack_segments()(samples)
+
+
+@pytest.mark.parametrize("dtype", ["<u2", [("ids", "<u2"), ("weight", "<f4")]])
+def test_a_wrong_field_is_refused_for_batches_as_it_is_for_lists_of_samples(dtype):
+    record = {"span_lengths": [1, 2], "payloads": [b"", b""]}
+    record |= {name: [1, 2, 3] for name in np.dtype(dtype).names or ["tokens"]}
+    batch = spans_at(MemoryStore(), [[record]], SpanNumpyFormat(dtype)).dataset(3)[:]
+    for samples in (batch, list(batch)):
+        with pytest.raises(ValueError, match=r"the windows have no field 'nonsense'; they have '(tokens|ids)'"):
+            stack_segments("nonsense")(samples)
 
 
 def test_labels_need_two_elements():

@@ -219,8 +219,8 @@ class PublishedError(WriteError):
 
     def __init__(self, where: str, problem: str = "is published, so its shards cannot change") -> None:
         super().__init__(
-            f"{where} {problem}; write to another directory, or overwrite it (overwrite=True for a writer, --overwrite on "
-            "the command line), which withdraws what is there and starts over"
+            f"{where} {problem}; write to another directory, or overwrite it (overwrite=True for a writer, --overwrite "
+            "on the command line), which withdraws what is there and starts over"
         )
         self.where, self.problem = where, problem
 

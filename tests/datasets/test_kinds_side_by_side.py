@@ -42,18 +42,10 @@ TRIES = {
     "append to a shard that is not there yet": lambda storage: append(storage, [3]),
     "prepare": prepared,
 }
-NOT_YET = {
-    "append to a shard that is not there yet": "only the receipt of the same shard is looked at",
-    "prepare": "the plan is recorded first",
-}
-EACH_TRY = [
-    pytest.param(name, marks=pytest.mark.xfail(reason=NOT_YET[name], strict=True) if name in NOT_YET else [])
-    for name in TRIES
-]
 
 
 @pytest.mark.parametrize(("kind", "other"), OTHERS)
-@pytest.mark.parametrize("name", EACH_TRY)
+@pytest.mark.parametrize("name", TRIES)
 def test_another_kind_is_refused_before_anything_is_changed_and_what_is_there_stays_open(kind, other, name, tmp_path):
     there = a_dataset(kind, unsynced(tmp_path))  # three shards
     reading = there.dataset() if kind == "documents" else there.dataset(3)

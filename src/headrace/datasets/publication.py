@@ -69,6 +69,8 @@ class Publication:
     def record_plan(self, tasks: Sequence[str], *, overwrite: bool = False) -> None:
         """Record which task writes which shard: until all have, the directory does not open."""
         self.start_writing(overwrite=overwrite)
+        if (receipt := self._receipt_of_another_kind()) is not None:
+            raise self._another_kind(receipt)  # before the plan, which would keep that dataset from opening
         plan = Plan(VERSION, tuple(tasks))
         if self._ledger.plan() != plan:
             self._store.put(PLAN, plan.to_json())
@@ -131,23 +133,34 @@ class Publication:
             raise PublishedError(self._ledger.where)
 
     def refuse_another_kind(self, shard: int) -> None:
-        """PublishedError where this shard is committed as another kind's: replacing it would lose that dataset."""
-        raw = self._ledger.get(receipt_path(shard))
-        if raw is None:
-            return
-        try:
-            receipt = Receipt.from_json(raw, f"{self._ledger.where}/{receipt_path(shard)}")
-        except ManifestError:
-            return  # damaged, and about to be replaced
-        if receipt.kind != self.kind and receipt.generation == self._ledger.generation():
-            raise PublishedError(
-                self._ledger.where, f"holds a dataset of kind {receipt.kind!r}, so no shards of kind {self.kind!r}"
-            )
+        """PublishedError where this shard, or the first one, is committed as another kind's.
 
-    def _holds_another_kind(self) -> bool:
+        Replacing it would lose that dataset, and adding to it would give one that is neither. Every dataset has a first
+        shard, so whatever the number of shards two receipts tell.
+        """
+        for number in {0, shard}:
+            raw = self._ledger.get(receipt_path(number))
+            if raw is None:
+                continue
+            try:
+                receipt = Receipt.from_json(raw, f"{self._ledger.where}/{receipt_path(number)}")
+            except ManifestError:
+                continue  # damaged: about to be replaced, or publish() will say
+            if self._is_of_another_kind(receipt, self._ledger.generation()):
+                raise self._another_kind(receipt)
+
+    def _another_kind(self, receipt: Receipt) -> PublishedError:
+        return PublishedError(
+            self._ledger.where, f"holds a dataset of kind {receipt.kind!r}, so no shards of kind {self.kind!r}"
+        )
+
+    def _is_of_another_kind(self, receipt: Receipt, generation: int) -> bool:
+        return receipt.kind != self.kind and receipt.generation == generation
+
+    def _receipt_of_another_kind(self) -> Receipt | None:
         generation = self._ledger.generation()
-        receipts = [receipt for receipt, _ in self._ledger.receipts().values()]
-        return any(receipt.generation == generation and receipt.kind != self.kind for receipt in receipts)
+        receipts = (receipt for receipt, _ in self._ledger.receipts().values())
+        return next((receipt for receipt in receipts if self._is_of_another_kind(receipt, generation)), None)
 
     def _sweep(self) -> None:
         """Remove files in flight that dead processes left, and the lease of a publisher that died."""
@@ -162,7 +175,7 @@ class Publication:
         if self._ledger.is_published():
             return PublishedError(self._ledger.where)
         if self._ledger.head(GENERATION) is not None:
-            if overwrite and self._holds_another_kind():  # without overwrite each shard looks for itself
+            if overwrite and self._receipt_of_another_kind():  # without overwrite each shard looks for itself
                 return PublishedError(self._ledger.where)
             return None
         shards = [info.path for info in self._store.list(recursive=False) if shard_and_suffix(info.path)]

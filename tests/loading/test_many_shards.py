@@ -36,7 +36,7 @@ class Watched:
     def __getitems__(self, items):
         self.windows.__getitems__(items)
         if self.process != os.getpid():
-            # A collection writes to every object that a fork inherited from the tests before: that is no growth of ours.
+            # A collection writes to every object inherited from the tests before: that is no growth of ours.
             self.process = os.getpid()
             gc.collect()
         descriptors = len(os.listdir("/proc/self/fd"))

@@ -171,7 +171,10 @@ class Payloads:
             if count == 0:
                 continue
             lengths = out[begin : begin + count]
-            offsets = self._offsets(shard, 0, count + 1)
+            if self._can_map:  # no copy of an index that may have gigabytes
+                offsets = np.frombuffer(self._indexes.view(shard), "<i8")
+            else:
+                offsets = self._offsets(shard, 0, count + 1)
             if len(downs := np.flatnonzero(offsets[1:] < offsets[:-1])):
                 raise self._backwards(shard, int(downs[0]))
             np.subtract(offsets[1:], offsets[:-1], out=lengths)

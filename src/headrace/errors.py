@@ -19,10 +19,12 @@
     ├── WriteError
     │   ├── FieldError                 (ValueError)          a record does not fit the schema
     │   ├── PublishedError                                   the dataset is published, or of another kind
+    │   ├── ExistingOutputError        (FileExistsError)     the directory to write to holds something
     │   ├── ShardOwnedError                                  another writer has the shard
     │   └── LeaseLostError                                   another writer took this shard over
     ├── PreparationError                                     a task failed; names its split
     │   └── InputError             (ValueError)          an input file or a setting for it is unusable
+    ├── OptionError                    (ValueError)          an option has no valid value
     ├── ClosedError                    (RuntimeError)        used before open() or after close()
     ├── OrderError                     (ValueError)          a plan that cannot be dealt to the ranks
     ├── StateError                     (ValueError)          what was given is no saved state of this version
@@ -42,6 +44,7 @@ __all__ = [
     "CorruptShardError",
     "DatasetChangedError",
     "DatasetError",
+    "ExistingOutputError",
     "FieldError",
     "HeadraceError",
     "InputError",
@@ -50,6 +53,7 @@ __all__ = [
     "ManifestVersionError",
     "NoDatasetError",
     "NotFoundError",
+    "OptionError",
     "OrderError",
     "PathOutsideRootError",
     "PreparationError",
@@ -225,6 +229,17 @@ class PublishedError(WriteError):
         self.where, self.problem = where, problem
 
 
+class ExistingOutputError(WriteError, FileExistsError):
+    """The directory to write to holds something already; nothing of it was changed."""
+
+    def __init__(self, where: str, problem: str) -> None:
+        super().__init__(f"{where} {problem}; write to an empty directory, or pass exist_ok=True to replace the dataset")
+        self.where, self.problem = where, problem
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
 class ShardOwnedError(WriteError):
     """Another writer holds the lease of this shard (or of the whole dataset)."""
 
@@ -254,6 +269,14 @@ class InputError(PreparationError, ValueError):
     def __init__(self, where: str, problem: str) -> None:
         super().__init__(f"{where}: {problem}")
         self.where, self.problem = where, problem
+
+
+class OptionError(HeadraceError, ValueError):
+    """An option has a value that means nothing; names the option, the value and what is valid."""
+
+    def __init__(self, option: str, value: object, expected: str) -> None:
+        super().__init__(f"{option}={value!r} is not valid; expected {expected}")
+        self.option, self.value, self.expected = option, value, expected
 
 
 class ClosedError(HeadraceError, RuntimeError):

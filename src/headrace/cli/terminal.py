@@ -1,0 +1,22 @@
+"""What all commands do alike: take paths from the command line, and say something to people."""
+
+import re
+from pathlib import Path
+
+import typer
+
+from headrace.errors import InputError
+
+__all__ = ["local_path", "say"]
+
+
+def say(line: str) -> None:
+    """Prints the line to standard error, which is for people; results go to standard output."""
+    typer.echo(line, err=True)
+
+
+def local_path(path: str) -> Path:
+    """The path, `~` expanded; InputError for a URL."""
+    if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", path):
+        raise InputError(path, "is a URL; give a local directory, and copy the shards from or to there")
+    return Path(path).expanduser()

@@ -1,10 +1,12 @@
 """Bytes at paths: the first of the three islands.
 
 `store.py` is the contract, `local.py` a directory (`files.py` holds its steps, `descriptors.py` its open files),
-`memory.py` a dictionary that behaves the same. `identity.py` tells whether the process that left something behind still
-lives, and `lease.py` builds single ownership on that. Nothing here knows what a shard is.
+`memory.py` a dictionary that behaves the same, `below.py` a folder of another store. `identity.py` tells whether the
+process that left something behind still lives, and `lease.py` builds single ownership on that. Nothing here knows what
+a shard is.
 """
 
+from headrace.store.below import FolderStore
 from headrace.store.identity import attempt_id, is_dead, is_here, process_identity
 from headrace.store.lease import Holder, Lease, acquire, holder_of, open_leases
 from headrace.store.local import LocalStore
@@ -16,6 +18,7 @@ __all__ = [
     "ByteWriter",
     "Capabilities",
     "FileInfo",
+    "FolderStore",
     "Holder",
     "Lease",
     "LocalStore",

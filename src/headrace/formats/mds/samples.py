@@ -1,0 +1,154 @@
+"""A sample's columns, compiled once: which bytes lie where, and who makes values of them.
+
+u32 size for each column whose values vary in size | the columns' bytes, in the order of their names
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from struct import Struct
+from struct import error as StructError
+from typing import Any
+
+from headrace.errors import FieldError, OptionError
+from headrace.formats.columns import checked_names, refuse_extra, refuse_other_types, selected_names
+from headrace.formats.mds.encodings import Encoding, encoding
+from headrace.formats.sample_shards import Decode
+
+__all__ = ["SampleColumns"]
+
+
+class SampleColumns:
+    """The columns of an MDS sample: to bytes, and back.
+
+    columns maps each name to an encoding's name or to an Encoding. A sample that has other columns is refused;
+    ignore_extra=True leaves out the ones that are not declared, as Streaming does.
+    """
+
+    def __init__(self, columns: Mapping[str, str | Encoding], *, ignore_extra: bool = False) -> None:
+        checked_names("columns", columns)
+        # By code point, whatever the order in which they were declared.
+        self.names = tuple(sorted(columns))
+        self._encodings = tuple(_encoding(columns[name]) for name in self.names)
+        self.encodings = tuple(found.name for found in self._encodings)
+        self.sizes = tuple(found.size for found in self._encodings)
+        self._ignore_extra = ignore_extra
+        self._num_columns = len(self.names)
+        self._fixed_bytes = sum(size for size in self.sizes if size is not None)
+        variable = self.sizes.count(None)
+        self._sizes_head = Struct(f"<{variable}I")
+        self._is_variable = tuple(size is None for size in self.sizes)
+        self._plan = tuple(
+            (name, found.encode, found.size is None) for name, found in zip(self.names, self._encodings, strict=True)
+        )
+
+    @property
+    def unsafe(self) -> tuple[str, ...]:
+        """The columns whose values run code when they are read."""
+        pairs = zip(self.names, self._encodings, strict=True)
+        return tuple(name for name, found in pairs if getattr(found, "unsafe", False))
+
+    def encode(self, sample: Mapping[str, Any], number: int) -> bytes:
+        """The bytes of the sample; FieldError with its number and column where it does not fit."""
+        parts, sizes = [b""], []
+        name = ""
+        try:
+            for name, encode, is_variable in self._plan:
+                data = encode(sample[name])
+                parts.append(data)
+                if is_variable:
+                    sizes.append(len(data))
+        except Exception as error:
+            raise _refusal(sample, name, number, error) from error
+        if len(sample) != self._num_columns and not self._ignore_extra:
+            refuse_extra(sample, self.names, number)
+        try:
+            parts[0] = self._sizes_head.pack(*sizes)
+        except StructError:
+            at = sizes.index(max(sizes))
+            name = [name for name, _, is_variable in self._plan if is_variable][at]
+            raise FieldError(name, f"has {max(sizes)} bytes; a value has less than 4 GiB", f"sample {number}") from None
+        encoded = b"".join(parts)
+        if len(encoded) != self._sizes_head.size + self._fixed_bytes + sum(sizes):
+            self._refuse_size(parts[1:], number)
+        return encoded
+
+    def decoder(self, columns: Sequence[str] | None = None) -> Decode:
+        """A function of (data file, begin, end) that gives the sample there: all columns, or only these.
+
+        It raises ValueError, with the column, where the bytes are no such sample.
+        """
+        selected = set(selected_names(columns, self.names))
+        wanted = [found.decode if name in selected else None for name, found in self._pairs()]
+        return self._variable_decoder(wanted) if None in self.sizes else self._fixed_decoder(wanted)
+
+    def _pairs(self) -> Iterable[tuple[str, Encoding]]:
+        return zip(self.names, self._encodings, strict=True)
+
+    def _fixed_decoder(self, wanted: Sequence[Any]) -> Decode:
+        plan, at = [], 0
+        for name, size, decode in zip(self.names, self.sizes, wanted, strict=True):
+            if decode is not None:
+                plan.append((name, decode, at, at + (size or 0)))
+            at += size or 0
+        total = self._fixed_bytes
+
+        def decode_fixed(data: memoryview, begin: int, end: int) -> dict[str, Any]:
+            if end - begin != total:
+                raise ValueError(f"it has {end - begin} bytes, but its columns have {total}")
+            sample = {}
+            name = ""
+            try:
+                for name, decode, first, last in plan:
+                    sample[name] = decode(data[begin + first : begin + last])
+            except ValueError as error:
+                raise ValueError(f"column {name!r}: {error}") from error
+            return sample
+
+        return decode_fixed
+
+    def _variable_decoder(self, wanted: Sequence[Any]) -> Decode:
+        plan = tuple(zip(self.names, self.sizes, wanted, strict=True))
+        unpack_sizes, head_bytes = self._sizes_head.unpack_from, self._sizes_head.size
+        rest_bytes = head_bytes + self._fixed_bytes
+
+        def decode_variable(data: memoryview, begin: int, end: int) -> dict[str, Any]:
+            try:
+                sizes = unpack_sizes(data, begin)
+            except StructError:
+                sizes = ()
+            if not sizes or end - begin != rest_bytes + sum(sizes):
+                raise ValueError(f"it has {end - begin} bytes, but its columns claim {rest_bytes + sum(sizes)}")
+            at = begin + head_bytes
+            sample = {}
+            next_size = iter(sizes).__next__
+            name = ""
+            try:
+                for name, size, decode in plan:
+                    stop = at + (next_size() if size is None else size)
+                    if decode is not None:
+                        sample[name] = decode(data[at:stop])
+                    at = stop
+            except ValueError as error:
+                raise ValueError(f"column {name!r}: {error}") from error
+            return sample
+
+        return decode_variable
+
+    def _refuse_size(self, parts: Sequence[bytes], number: int) -> None:
+        for name, size, part in zip(self.names, self.sizes, parts, strict=True):
+            if size is not None and len(part) != size:
+                problem = f"its encoding gave {len(part)} bytes, but every value has {size}"
+                raise FieldError(name, problem, f"sample {number}")
+
+
+def _encoding(given: str | Encoding) -> Encoding:
+    if isinstance(given, str):
+        return encoding(given)
+    if not all(hasattr(given, name) for name in ("name", "size", "encode", "decode")):
+        raise OptionError("columns", given, "the name of an encoding, or an object with name, size, encode and decode")
+    return given
+
+
+def _refusal(sample: Mapping[str, Any], name: str, number: int, error: Exception) -> FieldError:
+    refuse_other_types(sample, number)
+    problem = "is missing" if name not in sample else str(error) or type(error).__name__
+    return FieldError(name, problem, f"sample {number}")

@@ -8,28 +8,20 @@ ids there, and one that puts a space in front of every text, where there are no 
 Where the cuts lie depends on the text alone, not on splits, compression or block sizes.
 """
 
-import gzip
 import json
-import os
 import re
-import zlib
-from codecs import utf_8_decode
-from collections.abc import Callable, Iterator
-from typing import BinaryIO
+from collections.abc import Iterator
 
 import msgspec
-import zstandard
 
 from headrace.errors import InputError
-from headrace.preparation.sources import Piece, Split, compression_of, text_kind
+from headrace.preparation.blocks import blocks_of, checked_decode, line_error, lines_of, text_of
+from headrace.preparation.sources import Piece, Split, text_kind
 
 __all__ = ["PIECE_CHARS", "pieces_of", "read_documents"]
 
 PIECE_CHARS = 1 << 18  # a tokenizer needs some hundred bytes a character meanwhile
 _LONGEST_PIECE_CHARS = 4 * PIECE_CHARS  # a text without any safe place is cut here, come what may
-_BLOCK_BYTES = 1 << 20
-_ZSTD_FEED_BYTES = 1 << 10  # at the very most 32 MiB of zeros come of this, and smaller steps cost no speed
-_BOM = b"\xef\xbb\xbf"
 _SAFE_PLACE = re.compile(r"(?<=[^\W_])[ \n](?=[^\W_])")
 
 
@@ -42,16 +34,16 @@ def read_documents(split: Split, *, field: str = "text") -> Iterator[tuple[str, 
     object with that string, for what is not UTF-8, for a damaged archive, and for a file changed since it was cut.
     """
     for piece in split.pieces:
-        blocks = _blocks(piece, split.observer)
+        blocks = blocks_of(piece, split.observer)
         match text_kind(piece.path), split.document:
             case "jsonl", _:
                 yield from _json_documents(piece, blocks, field)
             case _, "file":
                 yield from _marked(pieces_of(_decoded(piece, blocks)))
             case _, "line":
-                for offset, line in _lines(piece, blocks):
+                for offset, line in lines_of(piece, blocks):
                     if line.strip():
-                        yield from _marked(pieces_of([_text(piece, offset, line.rstrip(b"\r\n"))]))
+                        yield from _marked(pieces_of([text_of(piece, offset, line.rstrip(b"\r\n"))]))
             case _:
                 yield from _paragraphs(piece, blocks)
 
@@ -120,7 +112,7 @@ def _json_documents(piece: Piece, blocks: Iterator[bytes], field: str) -> Iterat
         "Line", [("text", str, msgspec.field(name=field))]
     )  # other members are skipped unread
     decoder = msgspec.json.Decoder(line_type)
-    for offset, line in _lines(piece, blocks):
+    for offset, line in lines_of(piece, blocks):
         try:
             text: str = decoder.decode(line).text  # type: ignore[attr-defined]
         except msgspec.DecodeError as error:
@@ -136,26 +128,26 @@ def _json_documents(piece: Piece, blocks: Iterator[bytes], field: str) -> Iterat
 def _json_text(piece: Piece, offset: int, line: bytes, field: str, problem: str) -> str:
     """The text after all, where only msgspec is stricter than the world's writers (NaN); InputError otherwise."""
     try:
-        value = json.loads(_text(piece, offset, line))
+        value = json.loads(text_of(piece, offset, line))
     except ValueError as error:
         if isinstance(error, InputError):
             raise
-        raise _line_error(piece, offset, f"not JSON ({error})") from None
+        raise line_error(piece, offset, f"not JSON ({error})") from None
     except RecursionError:
-        raise _line_error(piece, offset, "JSON nested too deeply") from None
+        raise line_error(piece, offset, "JSON nested too deeply") from None
     if not isinstance(value, dict) or not isinstance(value.get(field), str):
         names = f"; it has {', '.join(map(repr, list(value)[:8]))}" if isinstance(value, dict) else ""
-        raise _line_error(piece, offset, f"no object with a string {field!r} ({problem}){names}")
+        raise line_error(piece, offset, f"no object with a string {field!r} ({problem}){names}")
     text: str = value[field]
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise _line_error(piece, offset, f"{field!r} holds half a surrogate pair, which is no character") from None
+        raise line_error(piece, offset, f"{field!r} holds half a surrogate pair, which is no character") from None
     return text
 
 
 def _paragraphs(piece: Piece, blocks: Iterator[bytes]) -> Iterator[tuple[str, bool]]:
-    lines = _lines(piece, blocks)
+    lines = lines_of(piece, blocks)
     for offset, line in lines:
         if line.strip():
             yield from _marked(pieces_of(_one_paragraph(piece, offset, line, lines)))
@@ -166,135 +158,16 @@ def _one_paragraph(piece: Piece, offset: int, line: bytes, lines: Iterator[tuple
     end = b""
     while line.strip():
         body = line.rstrip(b"\r\n")
-        yield _text(piece, offset - len(end), end + body)
+        yield text_of(piece, offset - len(end), end + body)
         end = line[len(body) :]
         offset, line = next(lines, (0, b""))
-
-
-def _lines(piece: Piece, blocks: Iterator[bytes]) -> Iterator[tuple[int, bytes]]:
-    """(offset in the decompressed file, line with its end); memory for one block and one line."""
-    offset, parts = piece.start, list[bytes]()
-    for block in blocks:
-        lines = block.splitlines(keepends=True) if b"\r" not in block else _split_keeping(block)
-        for line in lines:
-            parts.append(line)
-            if line.endswith(b"\n"):
-                whole = parts[0] if len(parts) == 1 else b"".join(parts)
-                parts.clear()
-                yield _without_mark(offset, whole)
-                offset += len(whole)
-    if parts:
-        yield _without_mark(offset, b"".join(parts))
-
-
-def _split_keeping(block: bytes) -> list[bytes]:
-    # bytes.splitlines would end a line at a lone carriage return too.
-    lines = [line + b"\n" for line in block.split(b"\n")]
-    last = lines.pop()[:-1]
-    return [*lines, last] if last else lines
-
-
-def _without_mark(offset: int, line: bytes) -> tuple[int, bytes]:
-    return (len(_BOM), line[len(_BOM) :]) if offset == 0 and line.startswith(_BOM) else (offset, line)
 
 
 def _decoded(piece: Piece, blocks: Iterator[bytes]) -> Iterator[str]:
     offset, rest = piece.start, b""
     for block in blocks:
         data = rest + block
-        text, used = _checked_decode(piece, offset, data, final=False)
+        text, used = checked_decode(piece, offset, data, final=False)
         yield text.removeprefix("\ufeff") if offset == 0 else text
         offset, rest = offset + used, data[used:]
-    _checked_decode(piece, offset, rest, final=True)  # raises if the last character is cut off
-
-
-def _text(piece: Piece, offset: int, data: bytes) -> str:
-    return _checked_decode(piece, offset, data, final=True)[0]
-
-
-def _checked_decode(piece: Piece, offset: int, data: bytes, *, final: bool) -> tuple[str, int]:
-    try:
-        return utf_8_decode(data, "strict", final)
-    except UnicodeDecodeError as error:
-        where = "byte" if compression_of(piece.path) is None else "byte (of the decompressed text)"
-        place = offset + error.start
-        raise InputError(
-            piece.path,
-            f"{where} {place} is not UTF-8 ({data[error.start]:#04x}, {error.reason}); convert the file to UTF-8",
-        ) from None
-
-
-def _line_error(piece: Piece, offset: int, problem: str) -> InputError:
-    """An error with the line's number, counted only now that it is needed."""
-    number, left = 1, offset
-    for block in _blocks(Piece(piece.path, 0, piece.size_bytes, piece.size_bytes, piece.modified_ns), None):
-        number += block.count(b"\n", 0, left)
-        left -= len(block)
-        if left <= 0:
-            break
-    return InputError(f"{piece.path}, line {number}", problem)
-
-
-def _blocks(piece: Piece, observer: Callable[[int], None] | None) -> Iterator[bytes]:
-    """The piece's bytes, decompressed; the observer hears of bytes on disk."""
-    try:
-        with open(piece.path, "rb") as file:
-            stat = os.fstat(file.fileno())
-            if (stat.st_size, stat.st_mtime_ns) != (piece.size_bytes, piece.modified_ns):
-                raise InputError(piece.path, "changed since it was cut into splits; run the preparation again")
-            match compression_of(piece.path):
-                case "gzip":
-                    blocks = _gzip_blocks(file)
-                case "zstd":
-                    blocks = _zstd_blocks(file, piece.path)
-                case _:
-                    blocks = _plain_blocks(file, piece)
-            told = piece.start
-            for block in filter(None, blocks):
-                if observer is not None and (now := min(file.tell(), piece.stop)) > told:
-                    observer(now - told)
-                    told = now
-                yield block
-    except FileNotFoundError:
-        raise InputError(piece.path, "no longer exists") from None
-    except (EOFError, zlib.error, gzip.BadGzipFile, zstandard.ZstdError) as error:
-        raise InputError(
-            piece.path, f"is damaged or cut off ({error}); decompress it by hand to see how much is left"
-        ) from None
-
-
-def _plain_blocks(file: BinaryIO, piece: Piece) -> Iterator[bytes]:
-    file.seek(piece.start)
-    left = piece.stop - piece.start
-    while left and (block := file.read(min(left, _BLOCK_BYTES))):
-        left -= len(block)
-        yield block
-    if left:
-        raise InputError(piece.path, "became shorter while it was read")
-
-
-def _gzip_blocks(file: BinaryIO) -> Iterator[bytes]:
-    with gzip.GzipFile(fileobj=file, mode="rb") as opened:
-        while block := opened.read(_BLOCK_BYTES):
-            yield block
-
-
-def _zstd_blocks(file: BinaryIO, path: str) -> Iterator[bytes]:
-    # decompressobj, since the library's stream reader takes a file that was cut off for a complete one.
-    decompressor = zstandard.ZstdDecompressor(max_window_size=1 << 31)  # archives made with --long=31 are common
-    frame, begun = decompressor.decompressobj(), False
-    parts, held_bytes = list[bytes](), 0
-    while data := file.read(_ZSTD_FEED_BYTES):
-        while data:
-            parts.append(frame.decompress(data))
-            held_bytes += len(parts[-1])
-            begun, data = True, b""
-            if frame.eof:
-                data = frame.unused_data
-                frame, begun = decompressor.decompressobj(), False
-        if held_bytes >= _BLOCK_BYTES:
-            yield b"".join(parts)
-            parts, held_bytes = [], 0
-    yield b"".join(parts)
-    if begun:
-        raise InputError(path, "is cut off in the middle of a zstd frame")
+    checked_decode(piece, offset, rest, final=True)  # raises if the last character is cut off

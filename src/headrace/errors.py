@@ -15,11 +15,13 @@
     │   ├── CorruptShardError                                a file disagrees with what was recorded
     │   ├── DatasetChangedError                              the data changed under a live reader
     │   ├── SchemaMismatchError        (ValueError)          stored and asked-for element types differ
+    │   ├── PartMismatchError          (ValueError)          parts that were to be merged differ in format or columns
     │   └── UnsafeDataError            (ValueError)          reading it could run code; needs the caller's word
     ├── WriteError
     │   ├── FieldError                 (ValueError)          a record does not fit the schema
     │   ├── PublishedError                                   the dataset is published, or of another kind
     │   ├── ExistingOutputError        (FileExistsError)     the directory to write to holds something
+    │   ├── OutputError                (OSError)             a file of the dataset could not be stored
     │   ├── ShardOwnedError                                  another writer has the shard
     │   └── LeaseLostError                                   another writer took this shard over
     ├── PreparationError                                     a task failed; names its split
@@ -55,6 +57,8 @@ __all__ = [
     "NotFoundError",
     "OptionError",
     "OrderError",
+    "OutputError",
+    "PartMismatchError",
     "PathOutsideRootError",
     "PreparationError",
     "PublishedError",
@@ -195,6 +199,17 @@ class SchemaMismatchError(DatasetError, ValueError):
         self.where, self.what, self.stored, self.requested = where, what, stored, requested
 
 
+class PartMismatchError(DatasetError, ValueError):
+    """Parts that were to become one dataset differ in format or columns; nothing was merged."""
+
+    def __init__(self, where: str, parts: tuple[str, str], difference: str) -> None:
+        super().__init__(
+            f"{where}: {parts[0]} and {parts[1]} cannot be one dataset: {difference}; convert one of them, or keep "
+            "them under different roots"
+        )
+        self.where, self.parts, self.difference = where, parts, difference
+
+
 class UnsafeDataError(DatasetError, ValueError):
     """Reading this data could run whatever code its writer put in."""
 
@@ -234,6 +249,20 @@ class ExistingOutputError(WriteError, FileExistsError):
 
     def __init__(self, where: str, problem: str) -> None:
         super().__init__(f"{where} {problem}; write to an empty directory, or pass exist_ok=True to replace the dataset")
+        self.where, self.problem = where, problem
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class OutputError(WriteError, OSError):
+    """A file could not be stored, so the dataset has no index; what was stored before can be gone on with."""
+
+    def __init__(self, where: str, problem: str) -> None:
+        super().__init__(
+            f"{where}: could not be stored: {problem}; no index was written, and a writer with resume=True goes on after "
+            "the last whole shard"
+        )
         self.where, self.problem = where, problem
 
     def __str__(self) -> str:

@@ -14,7 +14,6 @@ from typing import Any, ClassVar, Literal
 import msgspec
 import numpy as np
 import xxhash
-from numpy.typing import NDArray
 
 from headrace.errors import ManifestError, ManifestVersionError, PathOutsideRootError
 from headrace.store import checked_path

@@ -1,0 +1,58 @@
+"""Options as users of Streaming write them: where a dataset goes, and sizes such as "64mb"."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+from headrace.errors import OptionError
+from headrace.formats.sample_shards import LARGEST_OFFSET
+from headrace.store import LocalStore, Store
+
+__all__ = ["Place", "opened_outputs", "opened_place", "size_limit_bytes"]
+
+Place = str | Path | Store
+
+_UNITS = {"": 0, "b": 0, "k": 1, "kb": 1, "kib": 1, "m": 2, "mb": 2, "mib": 2, "g": 3, "gb": 3, "gib": 3}
+_SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([a-z]*)\s*", re.IGNORECASE)
+_SIZES = "bytes below 4 GiB: a number, or one with b, kb, mb or gb (by 1024s) such as '64mb'; None or 0 for no limit"
+
+
+def size_limit_bytes(size_limit: int | float | str | None) -> int | None:
+    """The limit in bytes, None or 0 for none; OptionError for what is no size below 4 GiB."""
+    found: Any = size_limit
+    if isinstance(size_limit, str):
+        match = _SIZE.fullmatch(size_limit)
+        if match is None or (unit := match[2].lower()) not in _UNITS:
+            raise OptionError("size_limit", size_limit, _SIZES)
+        found = float(match[1]) * 1024 ** _UNITS[unit]
+    if found is None:
+        return None
+    try:
+        limit = int(found)
+    except (TypeError, ValueError, OverflowError):
+        raise OptionError("size_limit", size_limit, _SIZES) from None
+    if isinstance(size_limit, bool) or not 0 <= limit <= LARGEST_OFFSET:
+        raise OptionError("size_limit", size_limit, _SIZES)
+    return limit
+
+
+def opened_place(place: Place, option: str) -> Store:
+    """The store that place is, or the local directory that it names; OptionError for anything else."""
+    if isinstance(place, Store):
+        return place
+    if not isinstance(place, str | Path):
+        raise OptionError(option, place, "a directory, a Store, or a pair (local, remote) of these")
+    return LocalStore(place)
+
+
+def opened_outputs(out: Place | tuple[Place, Place], *, keep_local: bool) -> list[Store]:
+    """Where the files of a dataset go, the place that counts last.
+
+    A single place is that one. Of a pair (local, remote) the files go to remote, and with keep_local to local as well.
+    """
+    if isinstance(out, tuple | list):
+        if len(out) != 2:
+            raise OptionError("out", out, "a directory, a Store, or a pair (local, remote) of these")
+        local, remote = (opened_place(place, "out") for place in out)
+        return [local, remote] if keep_local else [remote]
+    return [opened_place(out, "out")]

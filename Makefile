@@ -40,8 +40,10 @@ distributed: setup  ## torchrun with 4, then 2, then 3 ranks
 slow: setup      ## the slow tests that belong to no suite of their own
 	$(BIN)/python -m pytest -m "slow and not crash and not distributed and not interop" --timeout=900
 
-# The peers live in environments of their own; GuideLoom needs Python 3.13. Without one, what needs it is skipped aloud.
+# The peers live in environments of their own. What needs one that cannot be made is skipped aloud. GuideLoom needs
+# Python 3.13; mosaicml-streaming comes without most of its dependencies (see the list that is installed instead).
 GUIDELOOM := .venv-guideloom/.ready
+STREAMING := .venv-streaming/.ready
 PYTHON313 ?=
 
 $(GUIDELOOM):
@@ -54,10 +56,22 @@ $(GUIDELOOM):
 	@test -x $(@D)/bin/python || echo "no Python 3.13 found (name one with PYTHON313=...): GuideLoom is left out"
 	@touch $@
 
-interop: setup $(GUIDELOOM)  ## against the real peers: GuideLoom reads ours, we read its
-	HEADRACE_GUIDELOOM_PYTHON=$(CURDIR)/.venv-guideloom/bin/python $(BIN)/python -m pytest tests/interop -m interop -rs
+$(STREAMING): tests/interop/streaming_requirements.txt
+	@rm -rf $(@D)
+	@$(PYTHON) -m venv $(@D) \
+	  && $(@D)/bin/pip install --quiet --disable-pip-version-check --no-compile -r $< \
+	  && $(@D)/bin/pip install --quiet --disable-pip-version-check --no-deps 'mosaicml-streaming==0.13.0' \
+	  && cp -R tests/interop/streaming_stubs/. "$$($(@D)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" \
+	  && $(@D)/bin/python -c 'import streaming' \
+	  && touch $@ \
+	  || { rm -rf $(@D); echo "mosaicml-streaming could not be installed (see above): it is left out"; }
 
-bench: setup $(GUIDELOOM)    ## every claim of speed, interleaved with what it is compared to
+interop: setup $(GUIDELOOM) $(STREAMING)  ## against the real peers: each reads ours, we read its
+	HEADRACE_GUIDELOOM_PYTHON=$(CURDIR)/.venv-guideloom/bin/python \
+	HEADRACE_STREAMING_PYTHON=$(CURDIR)/.venv-streaming/bin/python \
+	  $(BIN)/python -m pytest tests/interop -m interop -rs
+
+bench: setup $(GUIDELOOM) $(STREAMING)    ## every claim of speed, interleaved with what it is compared to
 	$(BIN)/python -m benchmarks.gather --check
 	$(BIN)/python -m benchmarks.loader --check $(if $(wildcard .venv-guideloom/bin/python),--guideloom .venv-guideloom/bin/python)
 	$(BIN)/python -m benchmarks.writing --check $(if $(wildcard .venv-guideloom/bin/python),--guideloom .venv-guideloom/bin/python)
@@ -68,4 +82,4 @@ docs: setup      ## every block and link of README and docs
 	$(BIN)/python -m pytest tests/docs
 
 clean:           ## remove what the targets made
-	rm -rf $(VENV) .venv-guideloom .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+	rm -rf $(VENV) .venv-guideloom .venv-streaming .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist

@@ -1,8 +1,8 @@
 """The parts below a root: datasets that many writers wrote side by side, each in a folder of its own.
 
-One listing tells all: which folders have an index, which only have shards and so are unfinished, and how large every
-file is. Folders and files whose names begin with a dot are none of it. The root itself is a part (`""`) where shards
-lie directly in it.
+One listing tells all: which folders have an index, which hold shards without one and so are unfinished, and how large
+every file is. Folders and files whose names begin with a dot are none of it. The root itself (`""`) is a part where
+shards lie directly in it.
 """
 
 import re
@@ -12,18 +12,16 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Never
 
-from headrace.datasets.ledger import PRIVATE
 from headrace.datasets.samples.index import INDEX, ShardEntry, read_index
+from headrace.datasets.samples.output import PRIVATE, is_shard_file
 from headrace.errors import StoreError, UnfinishedDatasetError
 from headrace.store import Store
 
 __all__ = ["Survey", "below", "part_order", "read_indexes", "survey"]
 
-_SHARD = re.compile(
-    r"shard\.[0-9]+\.(?:mds|json|csv|tsv|xsv)(?:\.meta)?(?:\.(?:br|bz2|gz|snappy|zstd))?"
-)  # the last name of a path
 _DIGITS = re.compile("([0-9]+)")
-_READERS = 16  # indexes read at a time: few enough for a laptop, enough to hide the latency of a remote store
+_READERS = 16  # indexes read at a time: hides the latency of a remote store, and is nothing for a local one
+_PRIVATE_NAME, _, _PRIVATE_REST = PRIVATE.partition("/")
 
 
 @dataclass(frozen=True)
@@ -33,30 +31,30 @@ class Survey:
     location: str
     sizes: dict[str, int]  # path -> bytes, of every file that is not hidden
     indexed: list[str]  # folders with an index, in the order of part_order
-    shards: dict[str, str]  # folder -> a shard file in it
-    begun: set[str]  # folders in which a writer keeps its private folder
+    shards: dict[str, str]  # folder -> one of the shard files in it
+    begun: set[str]  # folders in which a writer has, or left, what it needs while it writes
 
     def named(self, path: str) -> str:
-        """The path with the root's location before it; `""` is the root."""
+        """Where path is, for messages; `""` is the root."""
         return below(self.location, path)
 
+    def has_index(self, folder: str) -> bool:
+        """Whether an index lies in the folder."""
+        return below(folder, INDEX) in self.sizes
+
     def refuse_unfinished(self) -> None:
-        """UnfinishedDatasetError where a folder holds shards, or a writer's private folder, and no index."""
+        """UnfinishedDatasetError where a folder holds shards, or what a writer left, and no index."""
         for folder in sorted(self.shards.keys() | self.begun, key=part_order):
-            if below(folder, INDEX) not in self.sizes:
+            if not self.has_index(folder):
                 self.refuse(folder)
 
     def refuse(self, folder: str) -> Never:
-        """UnfinishedDatasetError: the folder's index is not there, or does not list the shards beside it."""
-        there = below(folder, INDEX) in self.sizes
-        shard = f" the shard {self.shards[folder]}" if folder in self.shards else " what a writer left there"
-        raise UnfinishedDatasetError(
-            self.named(folder),
-            f"its {INDEX} does not list{shard}"
-            if there
-            else f"there is{shard}, but no {INDEX}".replace(" there,", ","),
-            "finish or remove this part; if an index further up lists its shards, name that one in index_file_urls",
-        )
+        """UnfinishedDatasetError: the folder has no index, or one that lists none of its shards."""
+        shard = self.shards.get(folder)
+        found = "a writer began there" if shard is None else f"it holds {shard}"
+        problem = f", which its {INDEX} does not list" if self.has_index(folder) else f", but no {INDEX}"
+        advice = "finish this part, remove it, or name in index_file_urls only what is to be merged"
+        raise UnfinishedDatasetError(self.named(folder), found + problem, advice)
 
 
 def survey(store: Store) -> Survey:
@@ -64,41 +62,42 @@ def survey(store: Store) -> Survey:
     found = Survey(store.location, {}, [], {}, set())
     for path, size_bytes, *_ in store.list():
         if path.startswith(".") or "/." in path:
-            parts = path.split("/")
-            first = next(number for number, part in enumerate(parts) if part.startswith("."))
-            if parts[first] == PRIVATE:
-                found.begun.add("/".join(parts[:first]))
+            _note_hidden(path, found.begun)
             continue
         found.sizes[path] = size_bytes
         folder, _, name = path.rpartition("/")
         if name == INDEX:
             found.indexed.append(folder)
-        elif _SHARD.fullmatch(name):
-            found.shards.setdefault(folder, name)
+        elif folder not in found.shards and is_shard_file(name):
+            found.shards[folder] = name
     found.indexed.sort(key=part_order)
     return found
 
 
-def part_order(folder: str) -> tuple[object, ...]:
-    """A key that sorts folders name by name, numbers in names by value: part-2 before part-10, a folder before its own."""
+def part_order(folder: str) -> tuple[tuple[object, ...], ...]:
+    """A key that sorts folders name by name, and numbers in names by value: part-2, part-2/x, part-10."""
+    # The name itself comes last, so that 01 and 1 are in a certain order, too.
     names = folder.split("/") if folder else []
-    # The name itself comes last, so that 01 and 1 have an order, too.
-    return tuple((*(int(text) if text.isdigit() else text for text in _DIGITS.split(name)), name) for name in names)
+    return tuple(
+        (*(int(text) if at % 2 else text for at, text in enumerate(_DIGITS.split(name))), name) for name in names
+    )
 
 
 def below(folder: str, path: str) -> str:
     """path below folder; either may be `""`."""
-    return f"{folder}{'' if folder.endswith('/') else '/'}{path}" if folder and path else folder or path
+    if not folder or not path:
+        return folder or path
+    return f"{folder}{path}" if folder.endswith("/") else f"{folder}/{path}"
 
 
 def read_indexes(store: Store, folders: Iterable[str], timeout_s: float) -> Iterator[tuple[str, list[ShardEntry]]]:
     """(folder, what its index lists), in the order of folders; several are read ahead.
 
-    StoreError for one that is not there within timeout_s, ManifestError with its path for a damaged one.
+    StoreError for one that does not come within timeout_s, ManifestError with its path for a damaged one.
     """
-    pool = ThreadPoolExecutor(_READERS)
+    pool = ThreadPoolExecutor(_READERS, "index")
+    ahead: deque[tuple[str, Future[bytes]]] = deque()
     try:
-        ahead: deque[tuple[str, Future[bytes]]] = deque()
         for folder in folders:
             ahead.append((folder, pool.submit(store.get, below(folder, INDEX))))
             if len(ahead) >= 4 * _READERS:
@@ -118,3 +117,10 @@ def _entries(store: Store, folder: str, reading: Future[bytes], timeout_s: float
             raise
         raise StoreError(f"{where} was not read within {timeout_s} s; pass a longer download_timeout") from None
     return folder, read_index(raw, where)
+
+
+def _note_hidden(path: str, begun: set[str]) -> None:
+    names = path.split("/")
+    first = next(at for at, name in enumerate(names) if name.startswith("."))
+    if names[first : first + 2] == [_PRIVATE_NAME, _PRIVATE_REST]:
+        begun.add("/".join(names[:first]))

@@ -216,7 +216,7 @@ class UnsafeDataError(DatasetError, ValueError):
     def __init__(self, what: str, option: str, otherwise: str) -> None:
         super().__init__(
             f"{what}, and reading them can run any code that is in them; pass {option} only for data whose writer you "
-            f"trust, or read the bytes with {otherwise}"
+            f"trust, or {otherwise}"
         )
         self.what, self.option = what, option
 

@@ -163,7 +163,9 @@ class DocumentPickleFormat:
         """The object; UnsafeDataError without allow_pickle=True."""
         if not self.allow_pickle:
             raise UnsafeDataError(
-                "these documents are pickles", "DocumentPickleFormat(allow_pickle=True)", "DocumentBytesFormat()"
+                "these documents are pickles",
+                "DocumentPickleFormat(allow_pickle=True)",
+                "read the bytes with DocumentBytesFormat()",
             )
         return pickle.loads(encoded_data)  # noqa: S301 - the caller opted in
 

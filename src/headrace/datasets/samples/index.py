@@ -138,11 +138,11 @@ class ShardIndex:
         self.where = where
         self._texts = _shard_texts(raw, where)
         self.samples = np.zeros(len(self._texts), np.int64)  # of each shard
-        self.data_bytes = 0  # of all raw data files
+        self.stored_bytes = 0  # of all shards, in the form in which they were written
         for number in range(len(self._texts)):
             entry = self.entry(number)
             self.samples[number] = entry.samples
-            self.data_bytes += entry.raw_data.bytes
+            self.stored_bytes += sum((compressed or raw).bytes for raw, compressed in stored_files(entry))
         self.digest = xxhash.xxh3_128_hexdigest(raw)  # names this content
 
     def __len__(self) -> int:

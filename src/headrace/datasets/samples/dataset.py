@@ -1,0 +1,257 @@
+"""SampleDataset: the samples of MDS, JSON, CSV, TSV and XSV shards, map-style."""
+
+import operator
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.datasets.handles import ShardDataset
+from headrace.datasets.item_numbers import item_numbers
+from headrace.datasets.samples.index import INDEX, ShardIndex
+from headrace.datasets.samples.opened import Folder, OpenSamples
+from headrace.datasets.samples.options import Place, opened_place
+from headrace.datasets.samples.output import PRIVATE
+from headrace.datasets.samples.sample_formats import SampleFormats, columns_of
+from headrace.datasets.verification import Damage
+from headrace.errors import DatasetChangedError, NoDatasetError, NotFoundError, OptionError, UnfinishedDatasetError
+from headrace.formats.mds.encodings import Encoding
+from headrace.store import FolderStore, LocalStore, Store
+
+__all__ = ["LocalDataset", "SampleDataset"]
+
+_READS = 100  # of an index that somebody keeps replacing
+
+
+class SampleDataset(ShardDataset[OpenSamples]):
+    """Samples as dicts, by number. Opens at first use; pickles as its configuration; safe with threads and forks.
+
+    directory is a path, a `file://` URL or a Store with an index.json, or a sequence of these, one after the other;
+    split names a folder in each. Raw shards are mapped; compressed ones are decompressed into memory, of which at most
+    decompressed_bytes (or one shard) are held, the oldest let go first.
+
+    columns decodes only some. encodings are Encodings of your own, found by their names. allow_unsafe_types=True
+    permits `pkl`, which can run any code. verify=True compares each file with its digests when it is opened; without it
+    sizes and offsets are checked.
+
+    What comes out owns its memory. NoDatasetError, UnfinishedDatasetError, ManifestError at opening; CorruptShardError,
+    with shard and sample, where a file is not what the index says; DatasetChangedError where the index was replaced.
+    """
+
+    def __init__(
+        self,
+        directory: Place | Sequence[Place],
+        split: str | None = None,
+        allow_unsafe_types: bool = False,
+        *,
+        columns: Sequence[str] | None = None,
+        encodings: Sequence[Encoding] = (),
+        verify: bool = False,
+        decompressed_bytes: int = 1 << 28,
+    ) -> None:
+        places = [directory] if isinstance(directory, str | Path | Store) else list(directory)
+        if not places:
+            raise OptionError("directory", directory, "at least one directory or Store")
+        if decompressed_bytes < 0:
+            raise OptionError("decompressed_bytes", decompressed_bytes, "a number of bytes of at least 0")
+        self._columns = None if columns is None else tuple(columns)
+        if isinstance(columns, str) or columns == []:
+            raise OptionError("columns", columns, "a list of column names, or None for all")
+        formats = SampleFormats(self._columns, tuple(encodings), allow_unsafe_types=allow_unsafe_types)
+        stores = [_split_store(place, split) for place in places]
+        super().__init__(_SampleFolders(stores, formats, verify, decompressed_bytes))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(map(repr, self._folders.locations))})"
+
+    def sync_reader(self) -> Self:
+        """The same dataset with handles of its own; use it as a context manager."""
+        copied = type(self).__new__(type(self))
+        copied.__dict__.update(self.__getstate__())
+        return copied
+
+    def close(self) -> None:
+        """Release the maps. Twice is harmless; opened again, it sees what is there by then."""
+        self._opened = None
+        for store in self._folders.stores:
+            store.close()
+
+    def __len__(self) -> int:
+        return self._required.total_length
+
+    def __getitem__(self, index: Any) -> Any:
+        """Sample `index`, negative from the end; a slice, list or array of numbers gives a list of samples.
+
+        IndexError outside.
+        """
+        opened = self._opened or self._required
+        if type(index) is int and index >= 0:
+            return opened.sample(index)
+        if isinstance(index, slice):
+            return opened.samples(np.arange(*index.indices(opened.total_length), dtype=np.int64))
+        if isinstance(index, list | np.ndarray) and np.ndim(index) == 1:
+            return self.__getitems__(index)
+        number = operator.index(index)
+        return opened.sample(number + opened.total_length if -opened.total_length <= number < 0 else number)
+
+    def __getitems__(self, items: Sequence[int] | NDArray[np.int64]) -> list[dict[str, Any]]:
+        """The samples of a batch, in request order; repeats are allowed, negative numbers count from the end."""
+        opened = self._opened or self._required
+        numbers = item_numbers(items, "sample")
+        outside = opened.outside(numbers)
+        if np.count_nonzero(outside):  # faster than any()
+            total = opened.total_length
+            numbers = np.where(numbers < 0, np.maximum(numbers, -total - 1) + total, numbers)
+            outside = opened.outside(numbers)
+            if outside.any():
+                raise IndexError(f"sample {items[int(outside.argmax())]} is outside a dataset of {total} samples")
+        return opened.samples(numbers)
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """The stored bytes of each sample, shape (len,), read-only. Reads the offsets of all shards, once.
+
+        Those of compressed MDS shards are inside, so that these have to be decompressed.
+        """
+        return self._required.sample_bytes()
+
+    @property
+    def columns(self) -> dict[str, str]:
+        """Name and encoding of each column of the first shard, whether it is decoded or not; {} without any shard."""
+        opened = self._required
+        return columns_of(opened.entry(0)[1]) if len(opened.lengths) else {}
+
+    @property
+    def settings(self) -> dict[str, int | str]:
+        """What decides sample i: the data, and which columns are read."""
+        data: dict[str, int | str] = {"data": self.fingerprint}
+        return data if self._columns is None else data | {"columns": ",".join(sorted(self._columns))}
+
+    def describe(self) -> dict[str, Any]:
+        """What the directory holds and how far it can be trusted."""
+        return {**self._folders.described(self._required), "num_samples": len(self)}
+
+    def verify(self) -> list[Damage]:
+        """Every file that disagrees with the index, with the samples of its shard; [] when all is well.
+
+        Reads everything, and compares sizes, digests where there are any, and offsets.
+        """
+        return list(self._required.damages())
+
+    @property
+    def _folders(self) -> "_SampleFolders":
+        assert isinstance(self.storage, _SampleFolders)
+        return self.storage
+
+
+class LocalDataset(SampleDataset):
+    """SampleDataset under Streaming's name, with its first parameter and its attributes."""
+
+    def __init__(
+        self, local: Place | Sequence[Place], split: str | None = None, allow_unsafe_types: bool = False, **options: Any
+    ) -> None:
+        super().__init__(local, split, allow_unsafe_types, **options)
+
+    @property
+    def num_samples(self) -> int:
+        """len(self)."""
+        return len(self)
+
+    @property
+    def size(self) -> int:
+        """len(self)."""
+        return len(self)
+
+
+class _SampleFolders:
+    """The directories of a dataset, and how to read them: its configuration."""
+
+    def __init__(self, stores: list[Store], formats: SampleFormats, verify: bool, decompressed_bytes: int) -> None:
+        self.stores = stores
+        self._formats = formats
+        self._verify = verify
+        self._decompressed_bytes = decompressed_bytes
+
+    @property
+    def locations(self) -> list[str]:
+        return [store.location for store in self.stores]
+
+    @property
+    def reading_store(self) -> Store:
+        return self.stores[0]
+
+    def open_shards(self) -> OpenSamples:
+        folders = [_opened_folder(store) for store in self.stores]
+        return OpenSamples(folders, self._formats, verify=self._verify, decompressed_bytes=self._decompressed_bytes)
+
+    def describe(self) -> dict[str, Any]:
+        return self.described(self.open_shards())
+
+    def described(self, opened: OpenSamples) -> dict[str, Any]:
+        entry = opened.entry(0)[1] if len(opened.lengths) else None
+        hashes = list(entry.hashes) if entry else []
+        return {
+            "kind": "samples",
+            "location": self.locations[0] if len(self.stores) == 1 else self.locations,
+            "format": entry.format if entry else None,
+            "columns": columns_of(entry) if entry else {},
+            "compression": entry.compression if entry else None,
+            "hashes": hashes,
+            "num_shards": len(opened.lengths),
+            "total_length": opened.total_length,
+            "total_bytes": sum(folder.index.stored_bytes for folder in opened.folders),
+            "published": True,
+            "fingerprint": opened.fingerprint,
+            "metadata": {},
+            "unchecked": [] if hashes or entry is None else ["digests"],
+        }
+
+
+def _split_store(place: Place, split: str | None) -> Store:
+    store = opened_place(place, "directory")
+    if not split:
+        return store
+    if type(store) is LocalStore and not isinstance(place, Store):
+        FolderStore(store, split)  # refuses what leaves the directory
+        return LocalStore(store.root / split)
+    return FolderStore(store, split)
+
+
+def _opened_folder(store: Store) -> Folder:
+    where = f"{store.location.rstrip('/')}/{INDEX}"
+    for _ in range(_READS):
+        try:
+            info = store.head(INDEX)
+            raw = store.get(INDEX)
+            if info == store.head(INDEX):
+                return Folder(store, ShardIndex(raw, where), info)
+        except NotFoundError:
+            _refuse_without_index(store)
+    raise DatasetChangedError(store.location, "its index is replaced again and again")
+
+
+def _refuse_without_index(store: Store) -> None:
+    """Says why there is nothing to open; returns where the index appeared just now."""
+    folders = store.folders()
+    if PRIVATE.partition("/")[0] in folders:
+        raise UnfinishedDatasetError(
+            store.location, f"it has no {INDEX} yet", "write it again, or go on with resume=True, then open it"
+        )
+    parts = [folder for folder in folders if not folder.startswith(".") and _has_index(FolderStore(store, folder))]
+    if parts:
+        problem = (
+            f"has no {INDEX}, but {len(parts)} of its folders have ({', '.join(parts[:3])}); merge_index joins them"
+        )
+        raise NoDatasetError(store.location, problem)
+    if not _has_index(store):
+        raise NoDatasetError(store.location, f"has no {INDEX}, so it holds no dataset of samples")
+
+
+def _has_index(store: Store) -> bool:
+    try:
+        store.head(INDEX)
+    except NotFoundError:
+        return False
+    return True

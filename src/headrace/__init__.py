@@ -22,13 +22,19 @@ _ROOMS = {
     "headrace.datasets": (
         "AnnotatedWriter",
         "AsyncReader",
+        "CSVWriter",
         "Damage",
         "DocumentDataset",
         "DocumentReader",
         "DocumentStorage",
         "DocumentWriter",
+        "JSONWriter",
+        "LocalDataset",
+        "MDSWriter",
         "MmapIO",
         "PosixPreadIO",
+        "SampleDataset",
+        "SampleStorage",
         "SeekIO",
         "SpanBatch",
         "StreamDataset",
@@ -36,7 +42,10 @@ _ROOMS = {
         "StreamStorage",
         "StreamWithMetaStorage",
         "StreamWriter",
+        "TSVWriter",
         "WindowBatch",
+        "XSVWriter",
+        "merge_index",
         "open_storage",
     ),
     "headrace.errors": (
@@ -52,6 +61,7 @@ _ROOMS = {
         "DocumentJsonFormat",
         "DocumentNumpyFormat",
         "DocumentPickleFormat",
+        "Encoding",
         "SpanFormat",
         "SpanNumpyFormat",
         "StreamArrayFormat",
@@ -89,6 +99,7 @@ __all__ = [
     "AnnotatedFormat",
     "AnnotatedWriter",
     "AsyncReader",
+    "CSVWriter",
     "Damage",
     "DocumentBytesFormat",
     "DocumentDataset",
@@ -100,14 +111,20 @@ __all__ = [
     "DocumentStorage",
     "DocumentWriter",
     "ElasticBatchSampler",
+    "Encoding",
     "HeadraceError",
+    "JSONWriter",
+    "LocalDataset",
     "LocalStore",
+    "MDSWriter",
     "Manifest",
     "MemoryStore",
     "MmapIO",
     "Permutation",
     "PosixPreadIO",
     "Report",
+    "SampleDataset",
+    "SampleStorage",
     "SeekIO",
     "ShuffledDataset",
     "SpanBatch",
@@ -124,12 +141,15 @@ __all__ = [
     "StreamStorage",
     "StreamWithMetaStorage",
     "StreamWriter",
+    "TSVWriter",
     "UnfinishedDatasetError",
     "UnsafeDataError",
     "WindowBatch",
+    "XSVWriter",
     "derive_seed",
     "document_id",
     "document_place",
+    "merge_index",
     "open_storage",
     "prepare",
     "split_text_files",
@@ -143,13 +163,19 @@ if TYPE_CHECKING:
     from headrace.datasets import (
         AnnotatedWriter,
         AsyncReader,
+        CSVWriter,
         Damage,
         DocumentDataset,
         DocumentReader,
         DocumentStorage,
         DocumentWriter,
+        JSONWriter,
+        LocalDataset,
+        MDSWriter,
         MmapIO,
         PosixPreadIO,
+        SampleDataset,
+        SampleStorage,
         SeekIO,
         SpanBatch,
         StreamDataset,
@@ -157,10 +183,18 @@ if TYPE_CHECKING:
         StreamStorage,
         StreamWithMetaStorage,
         StreamWriter,
+        TSVWriter,
         WindowBatch,
+        XSVWriter,
+        merge_index,
         open_storage,
     )
-    from headrace.errors import HeadraceError, StateMismatchError, UnfinishedDatasetError, UnsafeDataError
+    from headrace.errors import (
+        HeadraceError,
+        StateMismatchError,
+        UnfinishedDatasetError,
+        UnsafeDataError,
+    )
     from headrace.formats import (
         AnnotatedFormat,
         DocumentBytesFormat,
@@ -168,17 +202,36 @@ if TYPE_CHECKING:
         DocumentJsonFormat,
         DocumentNumpyFormat,
         DocumentPickleFormat,
+        Encoding,
         SpanFormat,
         SpanNumpyFormat,
         StreamArrayFormat,
         StreamFormat,
         StreamNumpyFormat,
     )
-    from headrace.loading import ElasticBatchSampler, StatefulDataLoader, stack, stack_segments
+    from headrace.loading import (
+        ElasticBatchSampler,
+        StatefulDataLoader,
+        stack,
+        stack_segments,
+    )
     from headrace.manifest import Manifest
-    from headrace.planning import Permutation, derive_seed
-    from headrace.preparation import Report, document_id, document_place, prepare, split_text_files
-    from headrace.store import LocalStore, MemoryStore, Store
+    from headrace.planning import (
+        Permutation,
+        derive_seed,
+    )
+    from headrace.preparation import (
+        Report,
+        document_id,
+        document_place,
+        prepare,
+        split_text_files,
+    )
+    from headrace.store import (
+        LocalStore,
+        MemoryStore,
+        Store,
+    )
     from headrace.views import ShuffledDataset
 
 

@@ -1,6 +1,7 @@
 """One module a kind of dataset: its storage, writer, reader and map-style dataset; and the commits that they share.
 
 stream.py  documents.py  annotated.py       what users hold: storages, and each kind's writing and reading
+samples/                                    samples with columns, in Streaming's formats
 storage.py  writer.py  windows.py           what those have in common
 kinds.py                                    which of them a directory holds
 ledger.py  opening.py  publication.py       which directory is a dataset, and how it becomes one
@@ -13,6 +14,17 @@ from headrace.datasets.asynchronous import AsyncReader
 from headrace.datasets.documents import DocumentDataset, DocumentReader, DocumentStorage, DocumentWriter
 from headrace.datasets.kinds import open_storage
 from headrace.datasets.read_interfaces import MmapIO, PosixPreadIO, SeekIO
+from headrace.datasets.samples import (
+    CSVWriter,
+    JSONWriter,
+    LocalDataset,
+    MDSWriter,
+    SampleDataset,
+    SampleStorage,
+    TSVWriter,
+    XSVWriter,
+    merge_index,
+)
 from headrace.datasets.stream import StreamStorage, StreamWriter, WindowBatch
 from headrace.datasets.verification import Damage
 from headrace.datasets.windows import StreamDataset, StreamReader
@@ -20,13 +32,19 @@ from headrace.datasets.windows import StreamDataset, StreamReader
 __all__ = [
     "AnnotatedWriter",
     "AsyncReader",
+    "CSVWriter",
     "Damage",
     "DocumentDataset",
     "DocumentReader",
     "DocumentStorage",
     "DocumentWriter",
+    "JSONWriter",
+    "LocalDataset",
+    "MDSWriter",
     "MmapIO",
     "PosixPreadIO",
+    "SampleDataset",
+    "SampleStorage",
     "SeekIO",
     "SpanBatch",
     "StreamDataset",
@@ -34,6 +52,9 @@ __all__ = [
     "StreamStorage",
     "StreamWithMetaStorage",
     "StreamWriter",
+    "TSVWriter",
     "WindowBatch",
+    "XSVWriter",
+    "merge_index",
     "open_storage",
 ]

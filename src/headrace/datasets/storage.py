@@ -38,6 +38,7 @@ class Storage(ABC, Generic[F, W, R]):
     optional: ClassVar[frozenset[str]] = frozenset()  # those of them that an empty shard may lack
     counted: ClassVar[str] = "elements"  # what lengths count
     example: ClassVar[str]  # a format, for messages
+    takes_metadata: ClassVar[bool] = True  # the manifest has a place for it
 
     def __init__(
         self,

@@ -8,6 +8,7 @@ from headrace.formats.documents import (
     DocumentNumpyFormat,
     DocumentPickleFormat,
 )
+from headrace.formats.mds.encodings import Encoding
 from headrace.formats.stream import StreamArrayFormat, StreamFormat, StreamNumpyFormat
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "DocumentJsonFormat",
     "DocumentNumpyFormat",
     "DocumentPickleFormat",
+    "Encoding",
     "SpanFormat",
     "SpanNumpyFormat",
     "StreamArrayFormat",

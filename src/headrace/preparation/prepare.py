@@ -76,6 +76,8 @@ def prepare(  # noqa: PLR0913 -- what, into what, and independent switches: ther
     num_workers = available_cpus() if workers is None else workers
     if num_workers < 1:
         raise PreparationError(f"workers={workers} must be at least 1")
+    if metadata and not target.takes_metadata:
+        raise PreparationError(f"{target.storage_dir}: this kind of dataset has no place for metadata; leave it out")
     if executor is None and num_workers > 1 and would_start_processes_forever():
         leave_unguarded_import()
     started_s = time.monotonic()

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from multiprocessing.reduction import ForkingPickler
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -49,6 +49,8 @@ class Target(Protocol):
     def storage_dir(self) -> object:
         """Where it is, for messages."""
         ...
+
+    takes_metadata: ClassVar[bool]  # whether publish() has a place for it
 
     def sync_writer(
         self, *, overwrite: bool = False, force: bool = False, tasks: Mapping[int, str] | None = None

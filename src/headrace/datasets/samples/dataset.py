@@ -13,7 +13,7 @@ from headrace.datasets.item_numbers import item_numbers
 from headrace.datasets.samples.index import INDEX, ShardIndex
 from headrace.datasets.samples.opened import Folder, OpenSamples
 from headrace.datasets.samples.options import Place, opened_place
-from headrace.datasets.samples.output import PRIVATE
+from headrace.datasets.samples.output import PRIVATE, has_index
 from headrace.datasets.samples.sample_formats import SampleFormats, columns_of
 from headrace.datasets.verification import Damage
 from headrace.errors import DatasetChangedError, NoDatasetError, NotFoundError, OptionError, UnfinishedDatasetError
@@ -239,19 +239,11 @@ def _refuse_without_index(store: Store) -> None:
         raise UnfinishedDatasetError(
             store.location, f"it has no {INDEX} yet", "write it again, or go on with resume=True, then open it"
         )
-    parts = [folder for folder in folders if not folder.startswith(".") and _has_index(FolderStore(store, folder))]
+    parts = [folder for folder in folders if not folder.startswith(".") and has_index(FolderStore(store, folder))]
     if parts:
         problem = (
             f"has no {INDEX}, but {len(parts)} of its folders have ({', '.join(parts[:3])}); merge_index joins them"
         )
         raise NoDatasetError(store.location, problem)
-    if not _has_index(store):
+    if not has_index(store):
         raise NoDatasetError(store.location, f"has no {INDEX}, so it holds no dataset of samples")
-
-
-def _has_index(store: Store) -> bool:
-    try:
-        store.head(INDEX)
-    except NotFoundError:
-        return False
-    return True

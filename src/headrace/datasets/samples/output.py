@@ -12,17 +12,17 @@ that are there are a beginning, and a writer can go on behind them.
 import contextlib
 import re
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 from headrace.datasets.samples.index import INDEX, FileEntry, ShardEntry, index_bytes, read_index, stored_files
 from headrace.datasets.samples.pending import RawFile
 from headrace.errors import ExistingOutputError, NotFoundError, OutputError, StoreError
 from headrace.store import Lease, Store, acquire, attempt_id
 
-__all__ = ["PRIVATE", "Output", "is_shard_file"]
+__all__ = ["LEASES", "PRIVATE", "Output", "has_index", "is_shard_file", "withdraw"]
 
 PRIVATE = ".headrace/samples"
-_LEASES = f"{PRIVATE}/leases"
+LEASES = f"{PRIVATE}/leases"
 _SHARD_FILE = re.compile(r"shard\.([0-9]{5,})\.(?:mds|json|csv|tsv|xsv)(?:\.meta)?(?:\.(?:br|bz2|gz|snappy|zstd))?")
 _FIRST_WAIT_S = 0.1
 
@@ -51,15 +51,18 @@ class Output:
         if not exist_ok:
             self._refuse_what_is_there(resume=resume)
         self._lease = acquire(
-            self._place, _LEASES, "writer", what="this dataset", attempt=attempt_id(), on_takeover=lambda _: None
+            self._place, LEASES, "writer", what="this dataset", attempt=attempt_id(), on_takeover=lambda _: None
         )
         try:
             if not exist_ok:
                 self._refuse_what_is_there(resume=resume)  # again: somebody may have finished meanwhile
+            for store in self._stores:
+                store.remove_orphans()
+                store.remove_orphans(PRIVATE)
             if resume:
                 return self._resumed()
             for store in self._stores:
-                _withdraw(store)
+                withdraw(store)
         except BaseException:
             self.release()
             raise
@@ -164,7 +167,7 @@ class Output:
     def _remove_private(self) -> None:
         for store in self._stores:
             for info in store.list(PRIVATE):
-                if not info.path.startswith(f"{_LEASES}/"):
+                if not info.path.startswith(f"{LEASES}/"):
                     store.delete(info.path)
         self.release()
         for store in self._stores:
@@ -186,14 +189,26 @@ def _is_unfinished(store: Store) -> bool:
     return bool(store.list(PRIVATE)) or "samples" in store.folders(".headrace")
 
 
-def _withdraw(store: Store) -> None:
-    """Remove the dataset, its index first, so that no moment shows a part of it as whole; other files stay."""
-    files = [info.path for info in store.list()]
+def has_index(store: Store) -> bool:
+    """Whether index.json is there."""
+    try:
+        store.head(INDEX)
+    except NotFoundError:
+        return False
+    return True
+
+
+def withdraw(store: Store, *, keep: Collection[str] = ()) -> None:
+    """Remove the dataset, its index first, so that no moment shows a part of it as whole.
+
+    Files that are no dataset's stay, and so does what is in the top-level folders to keep.
+    """
+    files = [info.path for info in store.list() if info.path.partition("/")[0] not in keep]
     indexes = [path for path in files if path.rpartition("/")[2] == INDEX]
     for path in sorted(indexes, key=lambda path: path.count("/")):
         store.delete(path)
-    receipts = [path for path in files if path.startswith(f"{PRIVATE}/shard.")]
-    shards = [path for path in files if is_shard_file(path) and not path.startswith(".headrace/")]
+    receipts = [path for path in files if f"/{PRIVATE}/shard." in f"/{path}"]
+    shards = [path for path in files if is_shard_file(path) and path not in receipts]
     for path in receipts + shards:
         store.delete(path)
     if store.capabilities.rename:

@@ -1,0 +1,229 @@
+"""SampleStorage: a directory of samples as what prepare() fills, one folder a task, merged at the end.
+
+    DIR/.headrace/samples/plan.json   the tasks, until all are done
+    DIR/00000-<task id>/              what the task of shard 0 wrote: shards, and an index once it is whole
+    DIR/index.json                    the commit: the indexes of all tasks, merged in their order
+
+What stays is Streaming's files alone; the names of the folders tell which tasks were done.
+"""
+
+import contextlib
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar
+
+from headrace.datasets.samples.dataset import SampleDataset
+from headrace.datasets.samples.index import INDEX, ShardIndex
+from headrace.datasets.samples.merge import merge_index
+from headrace.datasets.samples.options import Place, opened_place
+from headrace.datasets.samples.output import LEASES, PRIVATE, has_index, is_shard_file, withdraw
+from headrace.datasets.samples.sample_writer import SampleWriter
+from headrace.datasets.samples.writer import MDSWriter
+from headrace.errors import (
+    ExistingOutputError,
+    NotFoundError,
+    OptionError,
+    PublishedError,
+    ShardOwnedError,
+    UnfinishedDatasetError,
+)
+from headrace.manifest import VERSION, Plan
+from headrace.store import FolderStore, Store, holder_of, is_dead
+
+__all__ = ["SampleStorage"]
+
+_PLAN = f"{PRIVATE}/plan.json"
+_TASK_FOLDER = re.compile(r"([0-9]{5,})-([0-9a-f]{32})")
+_DEFAULT_HASHES = ("xxh3_64",)
+
+
+class SampleStorage:
+    """A directory of samples with these columns, as a target of prepare(). Constructing it reads and writes nothing.
+
+    storage_dir is a path or a Store. writer is one of the five writers, and options are its parameters (separator and
+    newline included); without a word the index records `xxh3_64` digests. Options about where to write, and how to
+    begin, do not belong here: prepare() decides them.
+    """
+
+    takes_metadata: ClassVar[bool] = False  # index.json has no place for it
+
+    def __init__(
+        self,
+        storage_dir: Place,
+        columns: Mapping[str, Any],
+        writer: type[SampleWriter] = MDSWriter,
+        **options: Any,
+    ) -> None:
+        if fixed := {"out", "keep_local", "exist_ok", "resume", "progress_bar"} & set(options):
+            raise OptionError(min(fixed), options[min(fixed)], "nothing: prepare() decides this")
+        self.storage_dir = storage_dir
+        self.columns = dict(columns)
+        self.store: Store = opened_place(storage_dir, "storage_dir")
+        self._writer = writer
+        self._options = {"hashes": _DEFAULT_HASHES, **options}
+
+    def __repr__(self) -> str:
+        return f"SampleStorage({self.store.location!r})"
+
+    def dataset(self, **options: Any) -> SampleDataset:
+        """SampleDataset of this directory."""
+        return SampleDataset(self.storage_dir, **options)
+
+    @contextlib.contextmanager
+    def sync_writer(
+        self, *, overwrite: bool = False, force: bool = False, tasks: Mapping[int, str] | None = None
+    ) -> "Iterator[_TaskWriter]":
+        """A writer of these tasks' folders; each has an index after a clean exit, and none after an exception."""
+        writer = _TaskWriter(self, dict(tasks or {}))
+        with contextlib.ExitStack() as stack:
+            writer.stack = stack
+            yield writer
+
+    def record_plan(self, tasks: Sequence[str], *, overwrite: bool = False) -> None:
+        """Record the tasks; until all are done the directory does not open.
+
+        PublishedError where a dataset is that other tasks wrote, ExistingOutputError where other files are, unless
+        overwrite=True withdraws the dataset; other files stay. ShardOwnedError while somebody writes.
+        """
+        folders = [_folder(shard, task) for shard, task in enumerate(tasks)]
+        known = self._task_folders()
+        for folder in known:
+            self._refuse_living_writer(folder)
+        if not overwrite:
+            self._refuse_others(set(folders), set(known))
+        plan = Plan(VERSION, tuple(tasks))
+        if self._plan() != plan:
+            self.store.put(_PLAN, plan.to_json())
+        # The index first, here and in each folder: no moment shows a part as a whole.
+        self.store.delete(INDEX)
+        withdraw(self.store, keep=frozenset(folders))
+
+    def planned_tasks(self) -> list[str] | None:
+        """The tasks recorded, or those whose folders make up the dataset; None where there are none."""
+        if (plan := self._plan()) is not None:
+            return list(plan.tasks)
+        found = self._task_folders()
+        if not found or [shard for shard, _ in found.values()] != list(range(len(found))):
+            return None
+        return [task for _, task in found.values()]
+
+    def finished_tasks(self) -> dict[int, str]:
+        """Shard and task of the folders that have an index."""
+        return {
+            shard: task
+            for folder, (shard, task) in self._task_folders().items()
+            if has_index(FolderStore(self.store, folder))
+        }
+
+    def finished_length(self) -> int:
+        """Samples in those folders."""
+        total = 0
+        for shard, task in self.finished_tasks().items():
+            path = f"{_folder(shard, task)}/{INDEX}"
+            total += ShardIndex(self.store.get(path), f"{self.store.location}/{path}").num_samples
+        return total
+
+    def is_published(self) -> bool:
+        """Whether index.json is there."""
+        return has_index(self.store)
+
+    def recover(self) -> None:
+        """Remove what dead processes left in flight; what they left unfinished is written again."""
+        for folder in ("", PRIVATE, *self._task_folders()):
+            self.store.remove_orphans(folder)
+
+    def publish(self, metadata: Mapping[str, Any] | None = None) -> None:
+        """Merge the indexes of all tasks, in their order, into index.json. Twice is harmless.
+
+        UnfinishedDatasetError where a task is not done.
+        """
+        if metadata:
+            raise OptionError("metadata", metadata, f"None: {INDEX} has no place for it")
+        if not self.is_published():
+            tasks, done = self.planned_tasks() or [], self.finished_tasks()
+            missing = [shard for shard, task in enumerate(tasks) if done.get(shard) != task]
+            if missing or not tasks:
+                shown = ", ".join(map(str, missing[:5]))
+                problem = f"{len(missing)} of {len(tasks)} tasks are not done ({shown})" if tasks else "it has no plan"
+                raise UnfinishedDatasetError(self.store.location, problem)
+            merge_index([FolderStore(self.store, _folder(*task)) for task in enumerate(tasks)], self.store)
+        self._remove_private()
+
+    def describe(self) -> dict[str, Any]:
+        """What the published dataset holds, and how far it can be trusted."""
+        with self.dataset(allow_unsafe_types=True) as dataset:
+            return dataset.describe()
+
+    def settings_digest(self) -> str:
+        """Changes with anything that changes the bytes of a shard."""
+        columns = {name: given if isinstance(given, str) else given.name for name, given in self.columns.items()}
+        options = {name: value for name, value in self._options.items() if name not in ("max_workers", "retry")}
+        text = json.dumps([self._writer.__name__, columns, options], sort_keys=True, default=list)
+        return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+    def task_writer(self, shard: int, task: str) -> SampleWriter:
+        """The writer of one task's folder, which is written anew."""
+        out = FolderStore(self.store, _folder(shard, task))
+        return self._writer(columns=self.columns, out=out, exist_ok=True, **self._options)  # type: ignore[call-arg]
+
+    def _plan(self) -> Plan | None:
+        try:
+            return Plan.from_json(self.store.get(_PLAN), f"{self.store.location}/{_PLAN}")
+        except NotFoundError:
+            return None
+
+    def _task_folders(self) -> dict[str, tuple[int, str]]:
+        """(shard, task) of each folder of a task, in order."""
+        found = {}
+        for folder in self.store.folders():
+            if (match := _TASK_FOLDER.fullmatch(folder)) is not None:
+                found[folder] = int(match[1]), match[2]
+        return dict(sorted(found.items(), key=lambda item: item[1]))
+
+    def _refuse_living_writer(self, folder: str) -> None:
+        holder = holder_of(self.store, f"{folder}/{LEASES}", "writer")
+        if holder is not None and not is_dead(holder["attempt"]):
+            raise ShardOwnedError(f"{self.store.location}/{folder}", "this dataset", holder, 0.0)
+
+    def _refuse_others(self, planned: set[str], known: set[str]) -> None:
+        if self.is_published():
+            raise PublishedError(self.store.location, "holds a dataset already, which other tasks wrote")
+        for info in self.store.list():
+            folder, _, rest = info.path.partition("/")
+            is_ours = (folder in known and (is_shard_file(rest) or rest == INDEX)) or f"/{PRIVATE}/" in f"/{info.path}"
+            if not is_ours:
+                raise ExistingOutputError(self.store.location, f"is not empty ({info.path} is there)")
+
+    def _remove_private(self) -> None:
+        self.store.delete(_PLAN)
+        if self.store.capabilities.rename:
+            self.store.remove_folder(PRIVATE)
+            private = PRIVATE.partition("/")[0]
+            if not self.store.list(private) and not self.store.folders(private):
+                self.store.remove_folder(private)
+
+
+class _TaskWriter:
+    """What a task uses: its shard is a folder, written by a writer that is finished as the `with` block ends."""
+
+    def __init__(self, storage: SampleStorage, tasks: dict[int, str]) -> None:
+        self.stack = contextlib.ExitStack()
+        self._storage = storage
+        self._tasks = tasks
+        self._writers: dict[int, SampleWriter] = {}
+
+    def start(self, shard: int) -> None:
+        """Open the task's folder, so that it has an index after the commit even without a sample."""
+        if shard not in self._writers:
+            task = self._tasks[shard]
+            self._writers[shard] = self.stack.enter_context(self._storage.task_writer(shard, task))
+
+    def append(self, shard: int, record: Mapping[str, Any]) -> None:
+        """Write one sample."""
+        self._writers[shard].write(record)
+
+
+def _folder(shard: int, task: str) -> str:
+    return f"{shard:05d}-{task}"

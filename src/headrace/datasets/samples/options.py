@@ -18,14 +18,17 @@ _SIZES = "bytes below 4 GiB: a number, or one with b, kb, mb or gb (by 1024s) su
 
 
 def size_limit_bytes(size_limit: int | float | str | None) -> int | None:
-    """The limit in bytes, None or 0 for none; OptionError for what is no size below 4 GiB."""
+    """The limit in bytes, None or 0 for none; OptionError for what is no size below 4 GiB.
+
+    It is stored as it comes back: None for the number 0, and 0 for the text "0", as Streaming does.
+    """
     found: Any = size_limit
     if isinstance(size_limit, str):
         match = _SIZE.fullmatch(size_limit)
         if match is None or (unit := match[2].lower()) not in _UNITS:
             raise OptionError("size_limit", size_limit, _SIZES)
         found = float(match[1]) * 1024 ** _UNITS[unit]
-    if found is None:
+    if found is None or (size_limit == 0 and not isinstance(size_limit, bool)):
         return None
     try:
         limit = int(found)

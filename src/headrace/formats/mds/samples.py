@@ -78,32 +78,41 @@ class SampleColumns:
         """
         selected = set(selected_names(columns, self.names))
         wanted = [found.decode if name in selected else None for name, found in self._pairs()]
-        return self._variable_decoder(wanted) if None in self.sizes else self._fixed_decoder(wanted)
+        # With one column of varying size at most, every column has its place, from the begin or from the end.
+        return self._placed_decoder(wanted) if self.sizes.count(None) <= 1 else self._variable_decoder(wanted)
 
     def _pairs(self) -> Iterable[tuple[str, Encoding]]:
         return zip(self.names, self._encodings, strict=True)
 
-    def _fixed_decoder(self, wanted: Sequence[Any]) -> Decode:
-        plan, at = [], 0
+    def _placed_decoder(self, wanted: Sequence[Any]) -> Decode:
+        head_bytes = self._sizes_head.size
+        rest_bytes = head_bytes + self._fixed_bytes
+        unpack_size = self._sizes_head.unpack_from if head_bytes else None
+        plan, at = [], head_bytes
         for name, size, decode in zip(self.names, self.sizes, wanted, strict=True):
+            first = at
+            # Behind the column that varies places count from the end, so they are negative, and the end itself is None.
+            at = at - rest_bytes if size is None else at + size
             if decode is not None:
-                plan.append((name, decode, at, at + (size or 0)))
-            at += size or 0
-        total = self._fixed_bytes
+                plan.append((name, decode, slice(first, at or None)))
 
-        def decode_fixed(data: memoryview, begin: int, end: int) -> dict[str, Any]:
-            if end - begin != total:
-                raise ValueError(f"it has {end - begin} bytes, but its columns have {total}")
+        def decode_placed(data: memoryview, begin: int, end: int) -> dict[str, Any]:
+            claimed = rest_bytes
+            if unpack_size is not None and end - begin >= head_bytes:
+                claimed += unpack_size(data, begin)[0]
+            if end - begin != claimed:
+                raise ValueError(f"it has {end - begin} bytes, but its columns claim {claimed}")
+            part = data[begin:end]
             sample = {}
             name = ""
             try:
-                for name, decode, first, last in plan:
-                    sample[name] = decode(data[begin + first : begin + last])
+                for name, decode, place in plan:
+                    sample[name] = decode(part[place])
             except ValueError as error:
                 raise ValueError(f"column {name!r}: {error}") from error
             return sample
 
-        return decode_fixed
+        return decode_placed
 
     def _variable_decoder(self, wanted: Sequence[Any]) -> Decode:
         plan = tuple(zip(self.names, self.sizes, wanted, strict=True))

@@ -5,6 +5,7 @@ import os
 import zlib
 from codecs import utf_8_decode
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import BinaryIO
 
 import zstandard
@@ -12,7 +13,7 @@ import zstandard
 from headrace.errors import InputError
 from headrace.preparation.sources import Piece, compression_of
 
-__all__ = ["blocks_of", "checked_decode", "line_error", "lines_of", "text_of"]
+__all__ = ["blocks_of", "checked_decode", "line_error", "line_of", "lines_of", "text_of"]
 
 _BLOCK_BYTES = 1 << 20
 _ZSTD_FEED_BYTES = 1 << 10  # at the very most 32 MiB of zeros come of this, and smaller steps cost no speed
@@ -65,14 +66,19 @@ def checked_decode(piece: Piece, offset: int, data: bytes, *, final: bool) -> tu
 
 
 def line_error(piece: Piece, offset: int, problem: str) -> InputError:
-    """An error with the line's number, counted only now that it is needed."""
+    """An error with the line's number."""
+    return InputError(line_of(piece, offset), problem)
+
+
+def line_of(piece: Piece, offset: int) -> str:
+    """`path, line N` of the line at offset of the decompressed file; counted only now that it is needed."""
     number, left = 1, offset
-    for block in blocks_of(Piece(piece.path, 0, piece.size_bytes, piece.size_bytes, piece.modified_ns), None):
+    for block in blocks_of(replace(piece, start=0, stop=piece.size_bytes), None):
         number += block.count(b"\n", 0, left)
         left -= len(block)
         if left <= 0:
             break
-    return InputError(f"{piece.path}, line {number}", problem)
+    return f"{piece.path}, line {number}"
 
 
 def blocks_of(piece: Piece, observer: Callable[[int], None] | None) -> Iterator[bytes]:

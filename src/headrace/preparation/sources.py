@@ -20,7 +20,18 @@ from typing import BinaryIO, Literal, get_args
 
 from headrace.errors import InputError
 
-__all__ = ["Document", "Piece", "Split", "compression_of", "split_text_files", "text_kind"]
+__all__ = [
+    "Document",
+    "Piece",
+    "Split",
+    "compression_of",
+    "default_num_splits",
+    "files_below",
+    "next_record",
+    "split_text_files",
+    "stated",
+    "text_kind",
+]
 
 Document = Literal["file", "line", "paragraph"]
 StrPath = str | os.PathLike[str]
@@ -97,12 +108,12 @@ def split_text_files(
         raise InputError(f"document={document!r}", f"is not one of {', '.join(get_args(Document))}")
     if num_splits is not None and num_splits < 1:
         raise InputError(f"num_splits={num_splits}", "must be at least 1")
-    files = [_stated(path) for path in _listed([paths] if isinstance(paths, str | os.PathLike) else list(paths))]
+    files = [stated(path) for path in _listed([paths] if isinstance(paths, str | os.PathLike) else list(paths))]
     total_bytes = sum(piece.size_bytes for piece in files)
     if total_bytes == 0:
         raise InputError(f"{len(files)} input files", "0 bytes in all; there is nothing to prepare")
     if num_splits is None:
-        num_splits = _default_num_splits(total_bytes)
+        num_splits = default_num_splits(total_bytes)
         if not any(_can_be_cut(piece, document) for piece in files):
             num_splits = min(num_splits, sum(piece.size_bytes > 0 for piece in files))
     borders = _borders(files, num_splits, document)
@@ -129,7 +140,7 @@ def _listed(paths: Sequence[StrPath]) -> list[str]:
     for given in paths:
         path = Path(os.path.abspath(Path(given).expanduser()))  # not resolve(): links keep their names
         if path.is_dir():
-            found = list(_files_below(path, ()))
+            found = list(files_below(path, text_kind))
             if not found:
                 raise InputError(str(given), f"holds no file of a known kind ({_KNOWN})")
             files += found
@@ -149,7 +160,8 @@ def _listed(paths: Sequence[StrPath]) -> list[str]:
     return files
 
 
-def _files_below(folder: Path, above: tuple[tuple[int, int], ...]) -> Iterator[str]:
+def files_below(folder: Path, known: Callable[[str], object], above: tuple[tuple[int, int], ...] = ()) -> Iterator[str]:
+    """The files below folder that `known` says yes to by name, sorted by name in each folder, hidden ones left out."""
     stat = folder.stat()
     here = (stat.st_dev, stat.st_ino)
     if here in above:  # a link back up the tree: everything below was listed already
@@ -158,17 +170,19 @@ def _files_below(folder: Path, above: tuple[tuple[int, int], ...]) -> Iterator[s
         if path.name.startswith("."):
             continue
         if path.is_dir():
-            yield from _files_below(path, (*above, here))
-        elif text_kind(path.name) is not None:
+            yield from files_below(path, known, (*above, here))
+        elif known(path.name):
             yield str(path)
 
 
-def _stated(path: str) -> Piece:
+def stated(path: str) -> Piece:
+    """The whole file as it is now."""
     stat = os.stat(path)
     return Piece(path, 0, stat.st_size, stat.st_size, stat.st_mtime_ns)
 
 
-def _default_num_splits(total_bytes: int) -> int:
+def default_num_splits(total_bytes: int) -> int:
+    """One for each 4 MiB up to 64, one for each 128 MiB beyond 8 GiB."""
     # Never by the number of workers: another machine must come to the same shards.
     return max(min(-(-total_bytes // (4 * _MIB)), 64), -(-total_bytes // (128 * _MIB)))
 
@@ -187,7 +201,7 @@ def _borders(files: Sequence[Piece], num_splits: int, document: Document) -> lis
         piece, offset = files[index], target - first_bytes[index]
         if _can_be_cut(piece, document):
             paragraphs = document == "paragraph" and text_kind(piece.path) == "text"
-            place = _next_record(piece, offset, paragraphs)
+            place = next_record(piece, offset, paragraphs)
         else:
             place = 0 if 2 * offset < piece.size_bytes else piece.size_bytes
         border = (index, place) if place < piece.size_bytes else (index + 1, 0)
@@ -195,7 +209,7 @@ def _borders(files: Sequence[Piece], num_splits: int, document: Document) -> lis
     return [*borders, (len(files), 0)]
 
 
-def _next_record(piece: Piece, offset: int, paragraphs: bool) -> int:
+def next_record(piece: Piece, offset: int, paragraphs: bool = False) -> int:
     """The first byte at or after offset at which a record begins, or the file's size."""
     if offset == 0:
         return 0

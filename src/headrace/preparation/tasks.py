@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from headrace.errors import PreparationError
+from headrace.errors import FieldError, InputError, PreparationError
 
 __all__ = ["Failure", "MakeRecords", "Outcome", "ShardWriter", "Stop", "Target", "Task", "plan_tasks", "run_task"]
 
@@ -171,15 +171,18 @@ def run_task(
 ) -> Outcome:
     """The task's outcome; the shard is committed, or the outcome has a failure and nothing of it is.
 
-    tell hears of the bytes read, if the split can say. Only KeyboardInterrupt and SystemExit are raised.
+    tell hears of the bytes read, if the split can say. Records that have a `where()` say what they were made from when
+    the writer refuses one. Only KeyboardInterrupt and SystemExit are raised.
     """
     num_records = 0
+    records: Iterable[Record] = ()
     try:
         observed = getattr(task.split, "observed", None)
         split = observed(tell) if tell is not None and observed is not None else task.split
         with target.sync_writer(tasks={task.shard: task.id}) as writer:
             writer.start(task.shard)
-            for record in make_records(split):
+            records = make_records(split)
+            for record in records:
                 if stop is not None and stop.is_set():
                     raise PreparationError("stopped because another task failed")
                 writer.append(task.shard, record)
@@ -187,8 +190,18 @@ def run_task(
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:  # panics of Rust extensions are no Exception
-        return Outcome(task.shard, num_records, Failure(error))
+        return Outcome(task.shard, num_records, Failure(_located(error, records)))
     return Outcome(task.shard, num_records)
+
+
+def _located(error: BaseException, records: Iterable[Record]) -> BaseException:
+    """The error, or one that names the input's line where a field of the last record was refused."""
+    where = getattr(records, "where", None)
+    if not isinstance(error, FieldError) or where is None:
+        return error
+    located = InputError(where(), f"column {error.field!r}: {error.problem}")
+    located.__cause__ = error
+    return located
 
 
 def _digest(description: Described) -> str:

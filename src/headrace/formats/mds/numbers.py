@@ -123,7 +123,7 @@ def whole_text() -> Coding:
 
 
 def float_text() -> Coding:
-    """`str_float`: floats, exactly."""
+    """`str_float`: floats, exactly; NaN is the plain one, whatever its payload was."""
 
     def encode(value: Any) -> bytes:
         return float.__repr__(value).encode() if isinstance(value, float) else kept(value, decode, "a float")

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 
 import typer
 
+from headrace.cli.convert import EXAMPLE as CONVERT_EXAMPLE
+from headrace.cli.convert import convert
 from headrace.cli.looking import inspect, publish, verify
 from headrace.cli.terminal import say
 from headrace.cli.tokenize import EXAMPLE as TOKENIZE_EXAMPLE
@@ -20,13 +22,15 @@ __all__ = ["app", "main"]
 
 app = typer.Typer(
     name="headrace",
-    help="Headrace takes raw data to training batches. Here: text to token shards, and a look at what is there.",
+    help="Headrace takes raw data to training batches. Here: text to token shards, datasets of one kind to another, and a "
+    "look at what is there.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
 )
 app.command(epilog=TOKENIZE_EXAMPLE)(tokenize)
+app.command(epilog=CONVERT_EXAMPLE)(convert)
 app.command(epilog="Example: `headrace inspect tokens --json | jq .total_length`")(inspect)
 app.command(epilog="Example: `headrace verify tokens && echo all is well`")(verify)
 app.command(epilog="Example: `headrace publish tokens`")(publish)

@@ -22,8 +22,8 @@ __all__ = ["app", "main"]
 
 app = typer.Typer(
     name="headrace",
-    help="Headrace takes raw data to training batches. Here: text to token shards, datasets of one kind to another, and a "
-    "look at what is there.",
+    help="Headrace takes raw data to training batches. Here: text to token shards, datasets of one kind to another, "
+    "and a look at what is there.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="markdown",

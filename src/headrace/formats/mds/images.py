@@ -8,6 +8,7 @@
 Pillow is imported with the first image, so that a dataset can be opened, and its other columns read, without it.
 """
 
+import os
 from collections.abc import Callable, Sequence
 from io import BytesIO
 from itertools import accumulate, pairwise
@@ -52,6 +53,8 @@ def pixels() -> Coding:
         except StructError:
             raise ValueError(f"an image begins with 12 bytes, found {len(data)}") from None
         begin = _HEAD.size + mode_bytes
+        if begin > len(data):
+            raise ValueError(f"it says {mode_bytes} bytes of mode, and ends after {len(data)}")
         mode = bytes(data[_HEAD.size : begin][:16]).decode()
         bits = _BITS.get(mode)
         if bits is None:
@@ -172,13 +175,13 @@ def _unchanged_file(image: Any) -> bytes | None:
         same = original.size == image.size and original.mode == image.mode
         # thumbnail(), paste() and drawing change the image in place, and leave its file name.
         return data if same and (unread or original.tobytes() == image.tobytes()) else None
-    except (OSError, ValueError):
+    except (OSError, TypeError, ValueError):
         return None  # the file is gone, or is another; the image itself is what was given
 
 
 def _file_bytes(image: Any, unread: bool) -> bytes:
     if not unread:
-        with open(image.filename, "rb") as file:
+        with open(os.fspath(image.filename), "rb") as file:
             return file.read()
     at = image.fp.tell()
     try:

@@ -95,7 +95,10 @@ class XsvShards:
         assert meta is not None
         offsets = offsets_in(meta, num_samples, len(data))
         if data[: int(offsets[0])] != self._header:
-            raise ValueError(f"its header line is not {self._header.decode()!r}")
+            header = self._header.decode()
+            raise ValueError(
+                f"its first sample begins at byte {offsets[0]}, which is not where the header {header!r} ends"
+            )
         return offsets
 
     def decoder(self, columns: Sequence[str] | None = None) -> Decode:
@@ -103,13 +106,16 @@ class XsvShards:
         selected = set(selected_names(columns, self.names))
         plan = tuple((name, kind, name in selected) for name, kind in self._types.items())
         separator, newline, num_columns = self._separator, self._newline, len(self.names)
+        num_chars, num_bytes = len(newline), len(newline.encode())
 
         def decode(data: memoryview, begin: int, stop: int) -> dict[str, Any]:
-            line = str(data[begin:stop], "utf-8")
-            if not line.endswith(newline):
-                raise ValueError("its line does not end where the sample ends")
-            values = line[: -len(newline)].split(separator)
-            if len(values) != num_columns or newline in line[: -len(newline)]:
+            # With the end of the line before it, which may be the header: a part of a line would look like a line, too.
+            line = str(data[begin - num_bytes : stop], "utf-8")
+            if not line.startswith(newline) or not line.endswith(newline) or len(line) < 2 * num_chars:
+                raise ValueError("it is no whole line")
+            line = line[num_chars:-num_chars]
+            values = line.split(separator)
+            if len(values) != num_columns or newline in line:
                 raise ValueError(f"its line has {len(values)} values for {num_columns} columns, or is two lines")
             sample = {}
             for (name, kind, is_selected), value in zip(plan, values, strict=True):

@@ -16,10 +16,17 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from headrace.datasets.samples.index import FileEntry, MdsEntry, ShardEntry, ShardIndex, stored_files
+from headrace.datasets.samples.index import FileEntry, MdsEntry, ShardEntry, ShardIndex, file_entries, stored_files
 from headrace.datasets.samples.sample_formats import SampleFormats
 from headrace.datasets.verification import Damage
-from headrace.errors import CorruptShardError, DatasetChangedError, NotFoundError, OptionError, StoreError
+from headrace.errors import (
+    CorruptShardError,
+    DatasetChangedError,
+    HeadraceError,
+    NotFoundError,
+    OptionError,
+    StoreError,
+)
 from headrace.formats.compression import codec
 from headrace.formats.digests import HASH_NAMES, Digests, digests
 from headrace.formats.sample_shards import Decode, Offsets
@@ -110,7 +117,7 @@ class OpenSamples:
                 data, offsets, decode, _ = opened(shard) or self._opened(shard)
                 add(decode(data, offsets[at], offsets[at + 1]))
         except ValueError as error:
-            if isinstance(error, StoreError | CorruptShardError):
+            if isinstance(error, HeadraceError):  # of opening the shard
                 raise
             self._refuse_sample(shard, at, error)
         return found
@@ -142,12 +149,24 @@ class OpenSamples:
                 for raw, compressed in stored_files(entry)
                 for name, problem in _file_problems(folder.store, raw, compressed)
             ]
-            if not found:
+            if not found and entry.samples:  # of a shard without samples nothing is read, and it may be of 0 bytes
                 try:
-                    self._load(shard)
+                    self._read(shard, decoded=not entry.hashes)
                 except CorruptShardError as error:
-                    found = [Damage(shard, entry.raw_data.basename, error.problem, span)]
+                    names = [file.basename for file in file_entries(entry)]
+                    name = next((name for name in names if error.problem.startswith(f"{name}: ")), names[0])
+                    found = [Damage(shard, name, error.problem.removeprefix(f"{name}: "), span)]
             yield from found
+
+    def _read(self, shard: int, *, decoded: bool) -> None:
+        """Open the shard and, where it has no digests, decode every sample: that is all that can be checked."""
+        data, offsets, decode, _ = self._load(shard)
+        at = 0
+        try:
+            for at in range(len(offsets) - 1 if decoded else 0):
+                decode(data, offsets[at], offsets[at + 1])
+        except ValueError as error:
+            self._refuse_sample(shard, at, error)
 
     def _opened(self, shard: int) -> _Shard:
         """The shard, opened and kept as long as there is room."""
@@ -169,6 +188,15 @@ class OpenSamples:
 
     def _load(self, shard: int) -> _Shard:
         folder, entry = self.entry(shard)
+        try:
+            loaded = self._checked(shard, folder, entry)
+        except CorruptShardError:
+            self._refuse_stale(folder)  # then it is no damage that the files are others
+            raise
+        self._refuse_stale(folder)
+        return loaded
+
+    def _checked(self, shard: int, folder: Folder, entry: ShardEntry) -> _Shard:
         reading = self._formats.of(entry, folder.index.where)
         data, taken_bytes = self._file(shard, folder, entry.compression, entry.raw_data, entry.zip_data)
         meta = None
@@ -180,8 +208,6 @@ class OpenSamples:
         except ValueError as error:
             name = entry.raw_data.basename if isinstance(entry, MdsEntry) else entry.raw_meta.basename
             raise self._damaged(shard, f"{name}: {error}") from None
-        if self._stale(folder):
-            raise DatasetChangedError(folder.store.location, "its index is not the one that was opened")
         return _Shard(data, offsets.data.cast("B").cast("I"), reading.decode, taken_bytes)
 
     def _file(
@@ -216,18 +242,20 @@ class OpenSamples:
             raise OptionError("verify", True, problem)
         for name, found in digests(names, data).items():
             if found != stored.hashes[name]:
-                raise self._damaged(shard, _other_digest(stored, name, found))
+                raise self._damaged(shard, f"{stored.basename}: {_other_digest(stored, name, found)}")
 
-    def _stale(self, folder: Folder) -> bool:
+    def _refuse_stale(self, folder: Folder) -> None:
         try:
-            return folder.store.head(folder.evidence.path).version != folder.evidence.version
+            if folder.store.head(folder.evidence.path).version == folder.evidence.version:
+                return
         except NotFoundError:
-            return True
+            pass
+        raise DatasetChangedError(folder.store.location, "its index is not the one that was opened")
 
     def _refuse_sample(self, shard: int, at: int, error: ValueError) -> NoReturn:
         name = self.entry(shard)[1].raw_data.basename
         number = self._start_list[shard] + at
-        raise self._damaged(shard, f"sample {at} of {name} (sample {number} of the dataset): {error}") from error
+        raise self._damaged(shard, f"{name}: sample {at} (sample {number} of the dataset): {error}") from error
 
     def _damaged(self, shard: int, problem: str) -> CorruptShardError:
         where = self.entry(shard)[0].store.location

@@ -37,6 +37,9 @@ class SampleFormats:
         self._allow_unsafe_types = allow_unsafe_types
         self._known: dict[Hashable, ShardReading] = {}
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_known": {}}
+
     def of(self, entry: ShardEntry, where: str) -> ShardReading:
         """How this shard is read. where names the index.
 

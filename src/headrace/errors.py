@@ -194,8 +194,10 @@ class DatasetChangedError(DatasetError):
 class SchemaMismatchError(DatasetError, ValueError):
     """The stored kind or element type is not the one asked for."""
 
-    def __init__(self, where: str, what: str, stored: object, requested: object) -> None:
-        super().__init__(f"{where} stores {what} {stored!r}, but {requested!r} was requested; ask for the stored one")
+    def __init__(
+        self, where: str, what: str, stored: object, requested: object, advice: str = "ask for the stored one"
+    ) -> None:
+        super().__init__(f"{where} stores {what} {stored!r}, but {requested!r} was requested; {advice}")
         self.where, self.what, self.stored, self.requested = where, what, stored, requested
 
 
@@ -236,19 +238,22 @@ class FieldError(WriteError, ValueError):
 class PublishedError(WriteError):
     """What is there is kept: the dataset is published and so immutable, or of another kind."""
 
-    def __init__(self, where: str, problem: str = "is published, so its shards cannot change") -> None:
-        super().__init__(
-            f"{where} {problem}; write to another directory, or overwrite it (overwrite=True for a writer, --overwrite "
-            "on the command line), which withdraws what is there and starts over"
-        )
+    def __init__(
+        self,
+        where: str,
+        problem: str = "is published, so its shards cannot change",
+        advice: str = "overwrite it (overwrite=True for a writer, --overwrite on the command line), which withdraws "
+        "what is there and starts over",
+    ) -> None:
+        super().__init__(f"{where} {problem}; write to another directory, or {advice}")
         self.where, self.problem = where, problem
 
 
 class ExistingOutputError(WriteError, FileExistsError):
     """The directory to write to holds something already; nothing of it was changed."""
 
-    def __init__(self, where: str, problem: str) -> None:
-        super().__init__(f"{where} {problem}; write to an empty directory, or pass exist_ok=True to replace the dataset")
+    def __init__(self, where: str, problem: str, advice: str = "pass exist_ok=True to replace the dataset") -> None:
+        super().__init__(f"{where} {problem}; write to an empty directory, or {advice}")
         self.where, self.problem = where, problem
 
     def __str__(self) -> str:
@@ -260,8 +265,8 @@ class OutputError(WriteError, OSError):
 
     def __init__(self, where: str, problem: str) -> None:
         super().__init__(
-            f"{where}: could not be stored: {problem}; no index was written, and a writer with resume=True goes on after "
-            "the last whole shard"
+            f"{where}: could not be stored: {problem}; no index was written, and a writer with resume=True goes on "
+            "after the last whole shard"
         )
         self.where, self.problem = where, problem
 

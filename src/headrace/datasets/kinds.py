@@ -5,14 +5,17 @@ from pathlib import Path
 from headrace.datasets.annotated import StreamWithMetaStorage
 from headrace.datasets.documents import DocumentStorage
 from headrace.datasets.ledger import MANIFEST, Ledger, shard_and_suffix
+from headrace.datasets.neighbours import samples_in
 from headrace.datasets.stream import StreamStorage
-from headrace.errors import ManifestError
+from headrace.errors import ManifestError, SchemaMismatchError
 from headrace.manifest import Manifest
 from headrace.store import LocalStore, Store
 
-__all__ = ["AnyStorage", "open_storage"]
+__all__ = ["AnyStorage", "holds_samples", "open_storage"]
 
 AnyStorage = StreamStorage | DocumentStorage | StreamWithMetaStorage
+_STORAGES = (StreamStorage, DocumentStorage, StreamWithMetaStorage)
+_KNOWN = "stream, documents and annotated"
 
 
 def open_storage(storage_dir: str | Path | Store) -> AnyStorage:
@@ -20,17 +23,25 @@ def open_storage(storage_dir: str | Path | Store) -> AnyStorage:
 
     The kind is the one recorded in the manifest or the receipts, or follows from the files' names where another program
     wrote them. Where there is nothing yet it is a StreamStorage, and opening that says what is missing.
-    ManifestError for a kind that this Headrace does not know.
+    ManifestError for a kind that this Headrace does not know; SchemaMismatchError for samples: see SampleDataset.
     """
     store = storage_dir if isinstance(storage_dir, Store) else LocalStore(storage_dir)
     kind = _recorded_kind(store) or _kind_of_files(store)
-    for storage in (StreamStorage, DocumentStorage, StreamWithMetaStorage):
-        if kind == storage.kind:
+    if kind is None and samples_in(store):
+        advice = "open it with SampleDataset(directory)"
+        raise SchemaMismatchError(store.location, "a dataset of kind", "samples", f"one of {_KNOWN}", advice)
+    for storage in _STORAGES:
+        if storage.kind == (kind or StreamStorage.kind):
             return storage(storage_dir)
-    raise ManifestError(
-        store.location,
-        f"holds a dataset of kind {kind!r}; this Headrace knows stream, documents and annotated; upgrade it",
-    )
+    raise ManifestError(store.location, f"holds a dataset of kind {kind!r}; this Headrace knows {_KNOWN}; upgrade it")
+
+
+def holds_samples(store: Store) -> bool:
+    """Whether a dataset of samples is there, finished or not.
+
+    An index.json beside shards of another kind decides nothing: some other program put it there.
+    """
+    return samples_in(store) is not None and (_recorded_kind(store) or _kind_of_files(store)) is None
 
 
 def _recorded_kind(store: Store) -> str | None:
@@ -42,8 +53,10 @@ def _recorded_kind(store: Store) -> str | None:
     return None
 
 
-def _kind_of_files(store: Store) -> str:
+def _kind_of_files(store: Store) -> str | None:
     suffixes = {named[1] for info in store.list(recursive=False) if (named := shard_and_suffix(info.path))}
     if suffixes == DocumentStorage.suffixes:
         return DocumentStorage.kind
-    return StreamWithMetaStorage.kind if suffixes == StreamWithMetaStorage.suffixes else StreamStorage.kind
+    if suffixes == StreamWithMetaStorage.suffixes:
+        return StreamWithMetaStorage.kind
+    return StreamStorage.kind if suffixes else None

@@ -9,6 +9,7 @@ anything else                    refused
 from typing import NamedTuple
 
 from headrace.datasets.ledger import Ledger, numbers, shard_and_suffix
+from headrace.datasets.neighbours import INDEX, parts_in, samples_in
 from headrace.errors import NoDatasetError, SchemaMismatchError, UnfinishedDatasetError
 from headrace.manifest import VERSION, FileRecord, Manifest, ShardRecord
 from headrace.store import FileInfo, Store
@@ -52,6 +53,8 @@ def open_directory(
 def _open_receipts(ledger: Ledger, *, check_sizes: bool) -> Opened:
     # Receipts that are the same before and after a moment at which nobody writes were all there at that moment.
     generation, found = ledger.generation(), ledger.receipts()
+    if not found:
+        _refuse_samples(ledger)
     ledger.refuse_writers()
     if ledger.receipt_versions() != {info.path: info.version for _, info in found.values()}:
         raise UnfinishedDatasetError(ledger.where, "shards were committed while it was being opened", "open it again")
@@ -76,7 +79,10 @@ def _open_foreign(ledger: Ledger, suffixes: frozenset[str], optional: frozenset[
         if named := shard_and_suffix(info.path):
             shards.setdefault(named[0], {})[named[1]] = info
     if not shards:
-        raise NoDatasetError(ledger.where, "holds no dataset: neither headrace.json nor a shard 0000000")
+        _refuse_samples(ledger)
+        problem = f"holds no dataset: there is no headrace.json, no {INDEX} and no shard 0000000"
+        parts = parts_in(ledger.store)
+        raise NoDatasetError(ledger.where, f"{problem}, but {parts}" if parts else problem)
     if gaps := sorted(set(range(max(shards) + 1)) - set(shards)):
         raise UnfinishedDatasetError(
             ledger.where, f"the files of shards {numbers(gaps)} of 0 to {max(shards)} are missing"
@@ -94,3 +100,13 @@ def _open_foreign(ledger: Ledger, suffixes: frozenset[str], optional: frozenset[
     total_bytes = sum(info.size_bytes for files in ordered for info in files)
     manifest = Manifest(VERSION, ledger.kind, None, len(records), 0, total_bytes, "", records)
     return Opened(manifest, published=False, by_headrace=False, evidence=tuple(files[0] for files in ordered))
+
+
+def _refuse_samples(ledger: Ledger) -> None:
+    found = samples_in(ledger.store)
+    if found == INDEX:
+        advice = "open it with SampleDataset(directory)"
+        raise SchemaMismatchError(ledger.where, "a dataset of kind", "samples", ledger.kind, advice)
+    if found is not None:
+        problem = f"samples are being written there, or were, and there is no {INDEX} yet"
+        raise UnfinishedDatasetError(ledger.where, problem, "finish them, then open it with SampleDataset(directory)")

@@ -23,6 +23,7 @@ from headrace.datasets.ledger import (
     receipt_path,
     shard_and_suffix,
 )
+from headrace.datasets.neighbours import refuse_samples
 from headrace.datasets.opening import open_directory
 from headrace.errors import AlreadyExistsError, ManifestError, PublishedError, ShardOwnedError, UnfinishedDatasetError
 from headrace.manifest import VERSION, Manifest, Plan, Receipt, json_object
@@ -49,8 +50,12 @@ class Publication:
         """The generation that a writer joins.
 
         Refuses a published directory and files that Headrace did not write, before anything is changed; with
-        overwrite=True the first writer withdraws them and starts a new generation, which later writers join.
+        overwrite=True the first writer withdraws them and starts a new generation, which later writers join. A dataset
+        of samples is refused in any case.
         """
+        is_first = self._ledger.head(GENERATION) is None
+        if is_first:
+            refuse_samples(self._store, self.kind)
         while (obstacle := self._obstacle(overwrite=overwrite)) is not None:
             if not overwrite:
                 raise obstacle
@@ -63,6 +68,8 @@ class Publication:
         self._store.make_folder(ATTEMPTS)
         with contextlib.suppress(AlreadyExistsError):
             self._store.put_if_absent(GENERATION, b"0\n")
+        if is_first:
+            refuse_samples(self._store, self.kind)  # again: its writer may have come meanwhile
         self._sweep()
         return self._ledger.generation()
 

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from headrace.datasets.handles import ShardDataset
 from headrace.datasets.item_numbers import item_numbers
+from headrace.datasets.neighbours import parts_in, samples_in, shards_in
 from headrace.datasets.samples.index import INDEX, ShardIndex
 from headrace.datasets.samples.opened import Folder, OpenSamples
 from headrace.datasets.samples.options import Place, opened_place
-from headrace.datasets.samples.output import PRIVATE, has_index
 from headrace.datasets.samples.sample_formats import SampleFormats, columns_of
 from headrace.datasets.verification import Damage
 from headrace.errors import DatasetChangedError, NoDatasetError, NotFoundError, OptionError, UnfinishedDatasetError
@@ -136,7 +136,7 @@ class SampleDataset(ShardDataset[OpenSamples]):
     def verify(self) -> list[Damage]:
         """Every file that disagrees with the index, with the samples of its shard; [] when all is well.
 
-        Reads everything, and compares sizes, digests where there are any, and offsets.
+        Reads everything, and compares sizes, offsets and digests; where there are none, it decodes every sample.
         """
         return list(self._required.damages())
 
@@ -234,16 +234,18 @@ def _opened_folder(store: Store) -> Folder:
 
 def _refuse_without_index(store: Store) -> None:
     """Says why there is nothing to open; returns where the index appeared just now."""
-    folders = store.folders()
-    if PRIVATE.partition("/")[0] in folders:
+    found = samples_in(store)
+    if found == INDEX:
+        return
+    if found is not None:
         raise UnfinishedDatasetError(
-            store.location, f"it has no {INDEX} yet", "write it again, or go on with resume=True, then open it"
+            store.location,
+            f"it has no {INDEX} yet",
+            "wait for its writer to finish; if that is dead, write it again, or go on with resume=True",
         )
-    parts = [folder for folder in folders if not folder.startswith(".") and has_index(FolderStore(store, folder))]
-    if parts:
-        problem = (
-            f"has no {INDEX}, but {len(parts)} of its folders have ({', '.join(parts[:3])}); merge_index joins them"
-        )
+    if (other := shards_in(store)) is not None:
+        problem = f"holds a dataset of another kind ({other} is there), not of samples; open it with open_storage()"
         raise NoDatasetError(store.location, problem)
-    if not has_index(store):
-        raise NoDatasetError(store.location, f"has no {INDEX}, so it holds no dataset of samples")
+    if (parts := parts_in(store)) is not None:
+        raise NoDatasetError(store.location, f"has no {INDEX}, but {parts}")
+    raise NoDatasetError(store.location, f"holds no dataset of samples: there is no {INDEX}")

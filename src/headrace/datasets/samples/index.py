@@ -15,7 +15,9 @@ import msgspec
 import numpy as np
 import xxhash
 
-from headrace.errors import ManifestError, ManifestVersionError, PathOutsideRootError
+from headrace.datasets.neighbours import INDEX
+from headrace.errors import ManifestError, ManifestVersionError, OptionError, PathOutsideRootError
+from headrace.formats.compression import codec
 from headrace.store import checked_path
 
 __all__ = [
@@ -38,9 +40,9 @@ __all__ = [
     "with_prefix",
 ]
 
-INDEX = "index.json"
 VERSION = 2
-_MOST = 1 << 62  # samples or bytes; sums of what is below stay within int64
+_MOST_BYTES = 1 << 62  # of a file
+_MOST_SAMPLES = 1 << 32  # of a shard, whose offsets have 32 bits; sums stay within int64
 
 
 class FileEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -139,8 +141,13 @@ class ShardIndex:
         self._texts = _shard_texts(raw, where)
         self.samples = np.zeros(len(self._texts), np.int64)  # of each shard
         self.stored_bytes = 0  # of all shards, in the form in which they were written
+        shards: dict[str, int] = {}
         for number in range(len(self._texts)):
             entry = self.entry(number)
+            name = entry.raw_data.basename
+            # What merging parts of equal names leaves behind: some samples twice, others never.
+            if (other := shards.setdefault(name, number)) != number:
+                raise ManifestError(where, f"shards {other} and {number} are the same file, {name!r}")
             self.samples[number] = entry.samples
             self.stored_bytes += sum((compressed or raw).bytes for raw, compressed in stored_files(entry))
         self.digest = xxhash.xxh3_128_hexdigest(raw)  # names this content
@@ -255,7 +262,7 @@ def _top(raw: bytes, where: str) -> _Top:
 
 def _problem(entry: ShardEntry) -> str:
     """Why the entry makes no sense; "" where it does."""
-    if not 0 <= entry.samples < _MOST:
+    if not 0 <= entry.samples < _MOST_SAMPLES:
         return f"it has {entry.samples} samples"
     files = list(file_entries(entry))
     for file in files:
@@ -263,12 +270,19 @@ def _problem(entry: ShardEntry) -> str:
             checked_path(file.basename)
         except PathOutsideRootError:
             return f"its file {file.basename!r} lies outside the dataset"
-        if not 0 <= file.bytes < _MOST:
+        if not 0 <= file.bytes < _MOST_BYTES:
             return f"its file {file.basename!r} has {file.bytes} bytes"
     if len({file.basename for file in files}) < len(files):
         return f"two of its files are called {files[0].basename!r}"
     if (entry.compression is None) != (entry.zip_data is None):
         return f"its compression is {entry.compression!r}, but zip_data is {'not ' * (entry.zip_data is not None)}null"
+    with_offsets = entry.raw_data if isinstance(entry, MdsEntry) else entry.raw_meta
+    if entry.samples and with_offsets.bytes < 4 * (entry.samples + 2):
+        return f"it has {entry.samples} samples, whose offsets cannot be in the {with_offsets.bytes} bytes of its file"
+    try:
+        codec(entry.compression)
+    except OptionError as error:
+        return str(error)
     match entry:
         case MdsEntry():
             num_columns = {len(entry.column_names), len(entry.column_encodings), len(entry.column_sizes)}

@@ -17,6 +17,7 @@ import inspect
 from collections.abc import Iterable, Iterator, Set
 from typing import Any, NamedTuple, overload
 
+from headrace.datasets.neighbours import refuse_shards
 from headrace.datasets.samples.index import (
     INDEX,
     JsonEntry,
@@ -79,7 +80,8 @@ def merge_index(*args: Any, **kwargs: Any) -> None:
     Raises NoDatasetError where there are no parts, UnfinishedDatasetError for a folder with shards and no index,
     PartMismatchError for parts of another format or with other columns (compression, hashes and size limit may differ),
     CorruptShardError for a shard that is missing or has another size than its index says, ManifestError for a damaged
-    index, OptionError for arguments that mean nothing. Then nothing was written.
+    index, ExistingOutputError where `out` holds a dataset of another kind, OptionError for arguments that mean nothing.
+    Then nothing was written.
     """
     merge = _merge_named if _names_indexes(args, kwargs) else _merge_below
     try:
@@ -114,6 +116,7 @@ class _Output(NamedTuple):
 def _merge_below(out: Root, keep_local: bool = True, download_timeout: float = 60) -> None:
     output = _opened(out, keep_local, download_timeout)
     found = survey(output.root)
+    refuse_shards(output.root, found.sizes)
     found.refuse_unfinished()
     if len(output.roots) > 1:
         _refuse_what_only_local_has(output.roots[0], found)
@@ -134,6 +137,7 @@ def _merge_named(
         raise NoDatasetError(output.root.location, "index_file_urls is empty: nothing was merged")
     folders = sorted(named, key=part_order) if isinstance(index_file_urls, Set) else list(named)
     found = survey(output.root)
+    refuse_shards(output.root, found.sizes)
     for folder in folders:
         if not found.has_index(folder):
             raise UnfinishedDatasetError(
@@ -145,7 +149,7 @@ def _merge_named(
 def _opened(out: Root, keep_local: bool, download_timeout: float) -> _Output:
     if not isinstance(keep_local, bool):
         raise OptionError("keep_local", keep_local, "True or False; merge_index([index, ...], out) takes a list")
-    if isinstance(download_timeout, bool) or not download_timeout > 0:
+    if not isinstance(download_timeout, int | float) or not download_timeout > 0:
         raise OptionError("download_timeout", download_timeout, "seconds above 0")
     roots = opened_outputs(out, keep_local=True)
     if len(roots) > 1 and overlap(*roots):

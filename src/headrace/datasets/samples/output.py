@@ -14,6 +14,7 @@ import re
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 
+from headrace.datasets.neighbours import SAMPLES, refuse_shards
 from headrace.datasets.samples.index import INDEX, FileEntry, ShardEntry, index_bytes, read_index, stored_files
 from headrace.datasets.samples.pending import RawFile
 from headrace.errors import ExistingOutputError, NotFoundError, OutputError, StoreError
@@ -21,7 +22,7 @@ from headrace.store import Lease, Store, acquire, attempt_id
 
 __all__ = ["LEASES", "PRIVATE", "Output", "has_index", "is_shard_file", "withdraw"]
 
-PRIVATE = ".headrace/samples"
+PRIVATE = SAMPLES
 LEASES = f"{PRIVATE}/leases"
 _SHARD_FILE = re.compile(r"shard\.([0-9]{5,})\.(?:mds|json|csv|tsv|xsv)(?:\.meta)?(?:\.(?:br|bz2|gz|snappy|zstd))?")
 _FIRST_WAIT_S = 0.1
@@ -48,14 +49,13 @@ class Output:
 
         ExistingOutputError where something is there that must stay, ShardOwnedError where somebody writes.
         """
-        if not exist_ok:
-            self._refuse_what_is_there(resume=resume)
+        self._refuse_what_is_there(exist_ok=exist_ok, resume=resume)
         self._lease = acquire(
             self._place, LEASES, "writer", what="this dataset", attempt=attempt_id(), on_takeover=lambda _: None
         )
         try:
-            if not exist_ok:
-                self._refuse_what_is_there(resume=resume)  # again: somebody may have finished meanwhile
+            # Again: somebody may have finished meanwhile, or begun with a dataset of another kind.
+            self._refuse_what_is_there(exist_ok=exist_ok, resume=resume)
             for store in self._stores:
                 store.remove_orphans()
                 store.remove_orphans(PRIVATE)
@@ -112,8 +112,11 @@ class Output:
             with contextlib.suppress(StoreError):  # who comes next takes it from a dead one
                 lease.release()
 
-    def _refuse_what_is_there(self, *, resume: bool) -> None:
+    def _refuse_what_is_there(self, *, exist_ok: bool, resume: bool) -> None:
         for store in self._stores:
+            refuse_shards(store)
+            if exist_ok:
+                continue
             others = [info.path for info in store.list() if not info.path.startswith(f"{PRIVATE}/")]
             if not others or (resume and INDEX in others):
                 continue

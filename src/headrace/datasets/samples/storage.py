@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
+from headrace.datasets.neighbours import refuse_shards
 from headrace.datasets.samples.dataset import SampleDataset
 from headrace.datasets.samples.index import INDEX, ShardIndex
 from headrace.datasets.samples.merge import merge_index
@@ -85,8 +86,10 @@ class SampleStorage:
         """Record the tasks; until all are done the directory does not open.
 
         PublishedError where a dataset is that other tasks wrote, ExistingOutputError where other files are, unless
-        overwrite=True withdraws the dataset; other files stay. ShardOwnedError while somebody writes.
+        overwrite=True withdraws the dataset; other files stay, and a dataset of another kind is refused in any case.
+        ShardOwnedError while somebody writes.
         """
+        refuse_shards(self.store)
         folders = [_folder(shard, task) for shard, task in enumerate(tasks)]
         known = self._task_folders()
         for folder in known:

@@ -9,6 +9,7 @@ import os
 import numpy as np
 
 from headrace.datasets import DocumentStorage, StreamStorage, StreamWithMetaStorage, attempts
+from headrace.datasets.samples.merge import merge_index
 from headrace.formats.annotated import SpanNumpyFormat
 from headrace.formats.documents import DocumentBytesFormat
 from headrace.formats.stream import StreamNumpyFormat
@@ -190,3 +191,8 @@ class Annotated(Kind):
 
 
 stream, documents, annotated = Stream(), Documents(), Annotated()
+
+
+def merge(folder):
+    """The index of all parts in the directory."""
+    merge_index(folder)

@@ -21,6 +21,7 @@ __all__ = ["Survey", "below", "part_order", "read_indexes", "survey"]
 
 _DIGITS = re.compile("([0-9]+)")
 _READERS = 16  # indexes read at a time: hides the latency of a remote store, and is nothing for a local one
+_DEEPEST_EMPTY = 8  # levels without any file; links among these could go on for ever
 _PRIVATE_NAME, _, _PRIVATE_REST = PRIVATE.partition("/")
 
 
@@ -60,17 +61,23 @@ class Survey:
 def survey(store: Store) -> Survey:
     """What the store holds."""
     found = Survey(store.location, {}, [], {}, set())
+    known = {""}  # folders with a file somewhere below
     for path, size_bytes, *_ in store.list():
         if path.startswith(".") or "/." in path:
-            _note_hidden(path, found.begun)
-            continue
-        found.sizes[path] = size_bytes
-        folder, _, name = path.rpartition("/")
-        if name == INDEX:
-            found.indexed.append(folder)
-        elif folder not in found.shards and is_shard_file(name):
-            found.shards[folder] = name
+            folder = _note_hidden(path, found.begun)
+        else:
+            found.sizes[path] = size_bytes
+            folder, _, name = path.rpartition("/")
+            if name == INDEX:
+                found.indexed.append(folder)
+            elif folder not in found.shards and is_shard_file(name):
+                found.shards[folder] = name
+        while folder not in known:
+            known.add(folder)
+            folder = folder.rpartition("/")[0]
     found.indexed.sort(key=part_order)
+    if store.capabilities.rename:  # folders can be empty
+        _note_empty(store, found, known)
     return found
 
 
@@ -119,8 +126,41 @@ def _entries(store: Store, folder: str, reading: Future[bytes], timeout_s: float
     return folder, read_index(raw, where)
 
 
-def _note_hidden(path: str, begun: set[str]) -> None:
+def _note_hidden(path: str, begun: set[str]) -> str:
+    """Note what a writer left; returns the folder that the hidden one lies in."""
     names = path.split("/")
     first = next(at for at, name in enumerate(names) if name.startswith("."))
+    folder = "/".join(names[:first])
     if names[first : first + 2] == [_PRIVATE_NAME, _PRIVATE_REST]:
-        begun.add("/".join(names[:first]))
+        begun.add(folder)
+    return folder
+
+
+def _note_empty(store: Store, found: Survey, known: set[str]) -> None:
+    """Note the folders in which a writer failed before it had stored anything: no listing shows them."""
+    for folder in known - found.shards.keys():
+        names = store.folders(folder)
+        if not found.has_index(folder) and _is_begun(store, folder, names):
+            found.begun.add(folder)
+        for inner in _visible(folder, names):
+            if inner not in known:
+                _note_below(store, inner, found.begun, _DEEPEST_EMPTY)
+
+
+def _note_below(store: Store, folder: str, begun: set[str], depth: int) -> None:
+    if store.list(folder):  # a link to a folder above, which the whole listing did not follow
+        return
+    names = store.folders(folder)
+    if _is_begun(store, folder, names):
+        begun.add(folder)
+    if depth > 1:
+        for inner in _visible(folder, names):
+            _note_below(store, inner, begun, depth - 1)
+
+
+def _is_begun(store: Store, folder: str, names: list[str]) -> bool:
+    return _PRIVATE_NAME in names and _PRIVATE_REST in store.folders(below(folder, _PRIVATE_NAME))
+
+
+def _visible(folder: str, names: list[str]) -> list[str]:
+    return [below(folder, name) for name in names if not name.startswith(".")]

@@ -28,6 +28,8 @@ def part_folder(url: Place | tuple[Place, Place], roots: list[Store]) -> str:
         tried = [(url[0], roots[0]), (url[1], roots[-1])]
     else:
         tried = [(url, root) for root in roots]
+    if not all(isinstance(place, Place) for place, _ in tried):
+        raise OptionError("index_file_urls", url, f"paths of {INDEX} files, folders of a Store, or pairs of these")
     found = {folder for place, root in tried if (folder := _inside(place, root)) is not None}
     if len(found) == 1:
         return found.pop()
@@ -100,5 +102,5 @@ def _path_in_store(place: str | Path, root: Store) -> str | None:
     text = str(place)
     if not urlsplit(text).scheme:
         return None if text.startswith("/") else text
-    above = root.location.rstrip("/") + "/"
+    above = root.location if root.location.endswith("/") else f"{root.location}/"
     return text[len(above) :] if text.startswith(above) else None

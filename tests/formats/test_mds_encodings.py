@@ -496,6 +496,11 @@ def test_keys_that_are_one_in_json_are_refused_since_one_would_be_lost(value, ke
         encoding("json").encode(value)
 
 
+def test_json_nested_deeply_comes_back():
+    value = {"a": nested(200, {"b": nested(200, 1.5)})}
+    assert returned("json", value) == value
+
+
 @pytest.mark.parametrize("bracket", [b"[", b'{"a":', b'[{"a":['])
 def test_json_nested_by_an_enemy_is_a_value_error(bracket):
     for depth in (10**4, 10**6):

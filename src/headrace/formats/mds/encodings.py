@@ -44,6 +44,8 @@ _NUMBERS = (*INTEGERS, *FLOATS, "str_int", "str_float", "str_decimal")
 _IMAGES = ("pil", "jpeg", "png", "jpeg_array", "jpegarray", "list[pil]", "list[jpeg]", "list[png]")
 #: Every name, but for the element types and shapes that may follow `ndarray:`.
 ENCODINGS = ("bytes", "str", "int", *_NUMBERS, "ndarray", *_IMAGES, "json", "pkl")
+_TEXT = {str}
+_NESTS = (dict, list, tuple)
 PICKLE_PROTOCOL = 4  # the default of every Python that Streaming runs on
 
 
@@ -190,20 +192,24 @@ def _json() -> Coding:
             if isinstance(value, np.ndarray):
                 value = value.tolist()
             encoded = dumps(value).encode()
-            clash = _lost_key(value)
+            # Faster than a look at every key; tuples, NaN and keys that are no text do not come back equal.
+            if comes_back(encoded, value) is not True and (clash := _lost_key(value)):
+                raise ValueError(f"a dict has the keys {clash}, of which JSON keeps one; make them different as text")
         except RecursionError:
             raise ValueError("it is nested too deeply for JSON") from None
-        if clash is not None:
-            raise ValueError(f"a dict has the keys {clash}, of which JSON keeps one; make them different as text")
         return encoded
+
+    def comes_back(encoded: bytes, value: Any) -> Any:
+        try:
+            return fast_loads(encoded) == value
+        except msgspec.MsgspecError:
+            return False
 
     def decode(data: memoryview) -> Any:
         try:
             return fast_loads(data)
-        except msgspec.MsgspecError:  # also of what it does not know: NaN, Infinity, half a surrogate pair
-            pass
-        except RecursionError:
-            raise ValueError("it is JSON nested too deeply") from None
+        except (msgspec.MsgspecError, RecursionError):
+            pass  # it may be what this decoder alone does not know: NaN, Infinity, half a surrogate pair
         try:
             return loads(data.tobytes().decode())
         except RecursionError:
@@ -213,19 +219,23 @@ def _json() -> Coding:
 
 
 def _lost_key(value: Any) -> str | None:
-    """The keys of a dict that are one as text, such as 1 and "1"; None where there are none."""
-    if isinstance(value, dict):
-        if not all(type(key) is str for key in value):
-            texts = [next(iter(json.loads(json.dumps({key: 0})))) for key in value]
-            if len(set(texts)) != len(texts):
-                return ", ".join(repr(key) for key, text in zip(value, texts, strict=True) if texts.count(text) > 1)
-        value = value.values()
-    elif not isinstance(value, list | tuple):
-        return None
-    for inner in value:
-        if isinstance(inner, dict | list | tuple) and (found := _lost_key(inner)) is not None:
-            return found
+    """The keys of a dict in it that are one as text, such as 1 and "1"; None where there are none."""
+    left = [value]
+    while left:
+        value = left.pop()
+        if isinstance(value, dict):
+            if set(map(type, value)) - _TEXT and (clash := _clash(value)):
+                return clash
+            value = value.values()
+        elif not isinstance(value, _NESTS):
+            continue
+        left += [inner for inner in value if isinstance(inner, _NESTS)]
     return None
+
+
+def _clash(value: dict[Any, Any]) -> str:
+    texts = [next(iter(json.loads(json.dumps({key: 0})))) for key in value]
+    return ", ".join(repr(key) for key, text in zip(value, texts, strict=True) if texts.count(text) > 1)
 
 
 def _pickled(value: Any) -> bytes:

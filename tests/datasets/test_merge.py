@@ -333,6 +333,8 @@ def test_indexes_in_a_store_are_named_by_path_or_url():
         merge_index(urls, root)
         assert ids(root) == list(range(6))
         root.delete("index.json")
+    merge_index([FolderStore(root, "b/c")], FolderStore(root, "b"))
+    assert paths(root, "b") == ["c/shard.00000.mds"]
 
 
 def test_named_indexes_keep_the_order_they_are_given_in_and_others_are_left_out(root):

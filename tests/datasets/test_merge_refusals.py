@@ -377,6 +377,16 @@ def test_a_pair_of_which_one_is_inside_the_other_is_refused(tmp_path, places):
     assert contents(LocalStore(tmp_path)) == before
 
 
+def test_a_pair_of_folders_of_one_store_of_which_one_is_inside_the_other_is_refused():
+    root = MemoryStore()
+    fill(root, {"x/a": range(3), "x-2/a": range(3)})
+    for local, remote in (("x", "x"), ("", "x"), ("x/a", "x")):
+        pair = FolderStore(root, local), FolderStore(FolderStore(root, ""), remote)
+        refused(root, OptionError, "inside", merge=lambda _, pair=pair: merge_index(pair, keep_local=False))
+    merge_index((FolderStore(root, "x-2"), FolderStore(root, "x")))
+    assert paths(root, "x-2") == paths(root, "x") == ["a/shard.00000.mds"]
+
+
 def test_arguments_that_mean_nothing_are_refused(root):
     write_part(root, "a", range(3))
     for call, error in (

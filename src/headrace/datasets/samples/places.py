@@ -64,16 +64,13 @@ def remove_copies(store: Store, paths: Iterable[str]) -> None:
 
 def _inside(place: Place, root: Store) -> str | None:
     """The folder of root that place is, or whose index it is; None where it lies elsewhere."""
-    folder = ""
-    while isinstance(place, FolderStore) and place is not root:
-        folder = below(place.folder, folder)
-        place = place.store
-    if place is root:
-        return folder
     if isinstance(place, Store):
+        (base, folder), (root_base, root_folder) = _base(place), _base(root)
+        if base is root_base:
+            return _rest(folder, root_folder)
         if not os.path.isabs(place.location):  # no directory: it is what it is, whatever it is called
             return None
-        place = below(place.location, folder)
+        place = place.location
     path = _path_in_directory(place, root) if os.path.isabs(root.location) else _path_in_store(place, root)
     if path is None:
         return None
@@ -84,16 +81,31 @@ def _inside(place: Place, root: Store) -> str | None:
         return None
 
 
+def _base(store: Store) -> tuple[Store, str]:
+    """The store that holds everything, and the folder of it that store is."""
+    folder = ""
+    while isinstance(store, FolderStore):
+        folder = below(store.folder, folder)
+        store = store.store
+    return store, folder
+
+
+def _rest(path: str, above: str) -> str | None:
+    """What is left of path below the folder above; None where it lies elsewhere."""
+    if path == above or not above:
+        return path[len(above) :]
+    above = above if above.endswith("/") else f"{above}/"
+    return path[len(above) :] if path.startswith(above) else None
+
+
 def _path_in_directory(place: str | Path, root: Store) -> str | None:
     try:
         full = LocalStore(place).location
     except ValueError:  # another kind of URL
         return None
     for path, above in ((full, root.location), (os.path.realpath(full), os.path.realpath(root.location))):
-        if path == above:
-            return ""
-        if path.startswith(above.rstrip("/") + "/") and ".." not in path.split("/"):
-            return path[len(above.rstrip("/")) + 1 :]
+        if ".." not in path.split("/") and (rest := _rest(path, above)) is not None:
+            return rest
     return None
 
 
@@ -102,5 +114,4 @@ def _path_in_store(place: str | Path, root: Store) -> str | None:
     text = str(place)
     if not urlsplit(text).scheme:
         return None if text.startswith("/") else text
-    above = root.location if root.location.endswith("/") else f"{root.location}/"
-    return text[len(above) :] if text.startswith(above) else None
+    return _rest(text, root.location)

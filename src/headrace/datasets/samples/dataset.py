@@ -14,6 +14,7 @@ from headrace.datasets.neighbours import parts_in, samples_in, shards_in
 from headrace.datasets.samples.index import INDEX, ShardIndex
 from headrace.datasets.samples.opened import Folder, OpenSamples
 from headrace.datasets.samples.options import Place, opened_place
+from headrace.datasets.samples.parts import below
 from headrace.datasets.samples.sample_formats import SampleFormats, columns_of
 from headrace.datasets.verification import Damage
 from headrace.errors import DatasetChangedError, NoDatasetError, NotFoundError, OptionError, UnfinishedDatasetError
@@ -220,7 +221,7 @@ def _split_store(place: Place, split: str | None) -> Store:
 
 
 def _opened_folder(store: Store) -> Folder:
-    where = f"{store.location.rstrip('/')}/{INDEX}"
+    where = below(store.location, INDEX)
     for _ in range(_READS):
         try:
             info = store.head(INDEX)

@@ -129,14 +129,13 @@ class OpenSamples:
     def sample_bytes(self) -> NDArray[np.int64]:
         """The stored bytes of each sample, shape (total_length,), read-only; reads the offsets of every shard, once."""
         if self._sample_bytes is None:
-            found = np.empty(self.total_length, np.int64)
-            for shard in range(len(self.lengths)):
-                if self.lengths[shard]:
-                    offsets = np.asarray((self._shards.get(shard) or self._opened(shard)).offsets)
-                    start, end = self._start_list[shard], self._end_list[shard]
-                    np.subtract(offsets[1:], offsets[:-1], out=found[start:end], casting="unsafe")
-            found.flags.writeable = False
-            self._sample_bytes = found
+            # Shard by shard: what an index claims is no reason to take memory before the files were seen.
+            found = [np.zeros(0, np.uint32)]
+            for shard in np.flatnonzero(self.lengths).tolist():
+                offsets = np.asarray((self._shards.get(shard) or self._opened(shard)).offsets)
+                found.append(offsets[1:] - offsets[:-1])
+            self._sample_bytes = np.concatenate(found, dtype=np.int64)
+            self._sample_bytes.flags.writeable = False
         return self._sample_bytes
 
     def damages(self) -> Iterator[Damage]:

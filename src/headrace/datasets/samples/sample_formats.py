@@ -46,7 +46,7 @@ class SampleFormats:
         ManifestError for a schema that makes no sense, OptionError for a column that is not there, UnsafeDataError for
         pickles without the caller's word.
         """
-        key = schema_of(entry)
+        key = schema_of(entry), entry.column_sizes if isinstance(entry, MdsEntry) else None
         if key not in self._known:
             self._known[key] = self._made(entry, where)
         return self._known[key]

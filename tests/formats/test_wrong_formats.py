@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from datasets.payload_scenes import documents_at, plain, spans_at, unsynced
+from dataset.payload_scenes import documents_at, plain, spans_at, unsynced
 from headrace import StatefulDataLoader
 from headrace.datasets import (
     DocumentDataset,

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from datasets.payload_scenes import (
+from dataset.payload_scenes import (
     STORES,
     Generating,
     SlowSpans,

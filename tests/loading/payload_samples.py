@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from datasets.payload_scenes import spans_at
+from dataset.payload_scenes import spans_at
 from headrace.formats.annotated import SpanNumpyFormat
 from headrace.formats.documents import DocumentNumpyFormat
 

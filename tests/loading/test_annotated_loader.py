@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from datasets.payload_scenes import documents_at, unsynced
+from dataset.payload_scenes import documents_at, unsynced
 from headrace import ShuffledDataset, StatefulDataLoader, StateMismatchError
 from headrace.datasets import SpanBatch, StreamWithMetaStorage
 from headrace.store import MemoryStore

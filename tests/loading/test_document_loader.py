@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from datasets.payload_scenes import Marked, documents_at, unsynced
+from dataset.payload_scenes import Marked, documents_at, unsynced
 from headrace import ShuffledDataset, StatefulDataLoader, StateMismatchError, stack
 from headrace.datasets import DocumentStorage
 from headrace.formats.documents import DocumentBytesFormat, DocumentJsonFormat, DocumentNumpyFormat

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from datasets.payload_scenes import Generating, SlowSpans, counted_spans, spans_at, unsynced
+from dataset.payload_scenes import Generating, SlowSpans, counted_spans, spans_at, unsynced
 from headrace import stack_segments
 from headrace.datasets import StreamDataset, StreamStorage, StreamWithMetaStorage
 from headrace.formats.annotated import SpanNumpyFormat

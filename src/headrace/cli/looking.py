@@ -1,13 +1,10 @@
 """`headrace inspect`, `verify` and `publish`: what is in a directory, and whether it is well."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from headrace.cli.terminal import local_path, say
-
-if TYPE_CHECKING:
-    from headrace.datasets import DocumentStorage, StreamStorage, StreamWithMetaStorage
 
 __all__ = ["inspect", "publish", "verify"]
 
@@ -20,11 +17,11 @@ def inspect(
 ) -> None:
     """Say what a dataset is: kind, schema, shards, counts, size, digests, and how it begins.
 
-    Long documents are shortened. Pickled ones are shown as bytes: looking at a dataset never runs code from it.
+    Long values are shortened. Pickled ones are shown as bytes: looking at a dataset never runs code from it.
     """
-    from headrace.inspection import description, readable
+    from headrace.inspection import description, found_in, readable
 
-    described = description(_storage(directory))
+    described = description(found_in(local_path(directory)))
     if as_json:
         import msgspec
 
@@ -37,41 +34,32 @@ def inspect(
 def verify(directory: Directory) -> None:
     """Read every file again and compare it with its recorded digest.
 
-    Each damaged file is named, with the elements, or documents, of its shard. Exit code 1 if there is any.
+    Each damaged file is named, with the elements, documents or samples of its shard. Exit code 1 if there is any.
     """
-    from headrace.inspection import size_text
+    from headrace.inspection import found_in, size_text, verdict
 
-    storage = _storage(directory)
-    manifest = storage.open().manifest
-    damages = storage.verify()
-    for damage in damages:
+    found = verdict(found_in(local_path(directory)))
+    for damage in found.damages:
         start, stop = damage.elements
-        place = f"{storage.counted} {start:,} to {stop:,}"
+        place = f"{found.counted} {start:,} to {stop:,}"
         typer.echo(f"{damage.file}: {damage.problem} (shard {damage.shard}, {place}, exclusive)")
-    if damages:
-        say(f"{len(damages)} of {sum(len(shard.files) for shard in manifest.shards)} files are damaged")
+    if found.damages:
+        say(f"{len(found.damages)} of {found.num_files} files are damaged")
         raise typer.Exit(1)
-    unchecked = storage.describe()["unchecked"]
-    note = f"; there is no record to check {', '.join(unchecked)}" if unchecked else ""
-    typer.echo(f"{directory}: {manifest.num_shards} shards, {size_text(manifest.total_bytes)}, no damage found{note}")
+    note = f"; there is no record to check {', '.join(found.unchecked)}" if found.unchecked else ""
+    typer.echo(f"{directory}: {found.num_shards} shards, {size_text(found.num_bytes)}, no damage found{note}")
 
 
 def publish(directory: Directory) -> None:
     """Commit a directory whose shards are all written as one immutable dataset.
 
     Writers commit shards one by one; this checks that all are there and writes headrace.json. Twice is harmless.
+    Samples are published by the writer that finishes them: of those it tells what is there.
     """
-    from headrace.inspection import size_text
+    from headrace.inspection import found_in, published, size_text
 
-    storage = _storage(directory)
-    manifest = storage.publish()
+    totals = published(found_in(local_path(directory)))
     typer.echo(
-        f"{directory}: published {manifest.num_shards} shards, {manifest.total_length:,} {storage.counted}, "
-        f"{size_text(manifest.total_bytes)}, fingerprint {manifest.fingerprint}"
+        f"{directory}: published {totals.num_shards} shards, {totals.length:,} {totals.counted}, "
+        f"{size_text(totals.num_bytes)}, fingerprint {totals.fingerprint}"
     )
-
-
-def _storage(directory: str) -> "StreamStorage | DocumentStorage | StreamWithMetaStorage":
-    from headrace.datasets import open_storage
-
-    return open_storage(local_path(directory))

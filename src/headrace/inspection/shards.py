@@ -1,29 +1,20 @@
-"""What `headrace inspect` tells of a dataset of any kind: as JSON, and as lines to read.
-
-Looking at a dataset runs no code that lies in it: pickles are shown as bytes.
-"""
+"""What is told of streams, documents and streams with metadata: as JSON, and as lines to read."""
 
 from collections.abc import Iterator
 from typing import Any
-
-import numpy as np
 
 from headrace.datasets import DocumentStorage, StreamWithMetaStorage
 from headrace.datasets.kinds import AnyStorage
 from headrace.datasets.payloads import DATA, payload_count
 from headrace.formats.annotated import SpanNumpyFormat, span_format
 from headrace.formats.documents import DocumentBytesFormat, DocumentFormat, document_format, item_bytes
+from headrace.inspection.shown import ITEMS_SHOWN, SHARDS_SHOWN, shown, size_text
 from headrace.manifest import JsonType, Manifest
 
-__all__ = ["description", "readable", "size_text", "token_counts"]
-
-_SHARDS_SHOWN = 10
-_ITEMS_SHOWN = 16
-_CHARS_SHOWN = 80
-_DEPTH_SHOWN = 4
+__all__ = ["shard_description", "shard_lines", "token_counts"]
 
 
-def description(storage: AnyStorage) -> dict[str, Any]:
+def shard_description(storage: AnyStorage) -> dict[str, Any]:
     """storage.describe(), every shard, and `first`, how the dataset begins, shortened; all of it JSON.
 
     Documents add `first_length`, in bytes or elements, and `num_elements` if they are arrays; streams with metadata
@@ -49,11 +40,11 @@ def description(storage: AnyStorage) -> dict[str, Any]:
                 described["first"] = _first_spans(storage, manifest)
         case _ if described["total_length"]:
             with storage.sync_reader() as reader:
-                described["first"] = _shown(reader.read(0, min(_ITEMS_SHOWN, reader.total_length)))
+                described["first"] = shown(reader.read(0, min(ITEMS_SHOWN, reader.total_length)))
     return described
 
 
-def readable(described: dict[str, Any]) -> Iterator[str]:
+def shard_lines(described: dict[str, Any]) -> Iterator[str]:
     """The lines that tell a description to people; the first shards stand for all of them."""
     length = described["total_length"]
     if described["kind"] == DocumentStorage.kind:
@@ -76,13 +67,13 @@ def readable(described: dict[str, Any]) -> Iterator[str]:
     }
     yield from (f"{name:<14}{value}" for name, value in facts.items() if value is not None)
     yield f"\n{'shard':>7} {counted:>15} {'bytes':>15}  {'XXH3-128':<32}  file"
-    for shard in described["shards"][:_SHARDS_SHOWN]:
+    for shard in described["shards"][:SHARDS_SHOWN]:
         for file in shard["files"]:
             length = "?" if shard["length"] is None else f"{shard['length']:,}"
             digest = file["xxh3_128"] or "?"
             yield f"{shard['shard']:>7} {length:>15} {file['bytes']:>15,}  {digest:<32}  {file['name']}"
-    if len(described["shards"]) > _SHARDS_SHOWN:
-        yield f"and {len(described['shards']) - _SHARDS_SHOWN} more shards; --json shows them all"
+    if len(described["shards"]) > SHARDS_SHOWN:
+        yield f"and {len(described['shards']) - SHARDS_SHOWN} more shards; --json shows them all"
 
 
 def token_counts(storage: AnyStorage, id_bytes: int) -> str:
@@ -98,16 +89,6 @@ def token_counts(storage: AnyStorage, id_bytes: int) -> str:
     return f"{num_tokens:,} tokens in {num_documents:,} documents"
 
 
-def size_text(num_bytes: int) -> str:
-    """The size for people: 999 bytes, 1.0 kB, and so on by thousands."""
-    size = float(num_bytes)
-    for unit in ("bytes", "kB", "MB", "GB"):
-        if size < 1000:
-            return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"
-        size /= 1000
-    return f"{size:.1f} TB"
-
-
 def _of_documents(storage: DocumentStorage, manifest: Manifest) -> dict[str, Any]:
     storage_format = document_format(manifest.dtype, storage.store.location)
     # Its own count: index files tell it where nothing is recorded, too.
@@ -115,7 +96,7 @@ def _of_documents(storage: DocumentStorage, manifest: Manifest) -> dict[str, Any
         found: dict[str, Any] = {"total_length": reader.total_length, "first_length": None}
         if reader.total_length:
             data = reader.read(0)
-            found["first"] = _shown(_decoded(data, storage_format))
+            found["first"] = shown(_decoded(data, storage_format))
             found["first_length"] = len(data) // item_bytes(storage_format)
     if _is_element_type(manifest.dtype):
         found["num_elements"] = _payload_bytes(manifest) // item_bytes(storage_format)
@@ -126,9 +107,9 @@ def _first_spans(storage: StreamWithMetaStorage, manifest: Manifest) -> dict[str
     found = span_format(manifest.dtype, storage.store.location)
     undecoded = SpanNumpyFormat(found.stream_dtype, DocumentBytesFormat())
     with StreamWithMetaStorage(storage.storage_dir, undecoded).sync_reader() as reader:
-        sample = reader.read(0, min(_ITEMS_SHOWN, reader.total_length))
+        sample = reader.read(0, min(ITEMS_SHOWN, reader.total_length))
     sample["payloads"] = [_decoded(data, found.payload) for data in sample["payloads"]]
-    return {name: _shown(values) for name, values in sample.items()}
+    return {name: shown(values) for name, values in sample.items()}
 
 
 def _decoded(data: bytes, storage_format: DocumentFormat) -> Any:
@@ -147,35 +128,12 @@ def _payload_bytes(manifest: Manifest) -> int:
     return sum(file.bytes for shard in manifest.shards for file in shard.files if file.name.endswith(DATA))
 
 
-def _shown(value: Any, depth: int = 0) -> Any:
-    """The value as JSON of a size to look at."""
-    match value:
-        case None | bool() | int() | float():
-            return value
-        case bytes():
-            rest = len(value) - _CHARS_SHOWN
-            return repr(value[:_CHARS_SHOWN]) + (f" and {rest:,} more bytes" if rest > 0 else "")
-        case str():
-            return value if len(value) <= _CHARS_SHOWN else f"{value[:_CHARS_SHOWN]}…"
-        case np.ndarray():  # how long it is, is told elsewhere
-            return [_shown(item, depth + 1) for item in value[:_ITEMS_SHOWN].tolist()]
-        case dict() | list() | tuple() if depth == _DEPTH_SHOWN:
-            return "…"
-        case dict():
-            shown = {_shown(name): _shown(item, depth + 1) for name, item in list(value.items())[:_ITEMS_SHOWN]}
-            return shown if len(value) <= _ITEMS_SHOWN else shown | {"…": f"{len(value) - _ITEMS_SHOWN:,} more"}
-        case list() | tuple():
-            items = [_shown(item, depth + 1) for item in value[:_ITEMS_SHOWN]]
-            return items if len(value) <= _ITEMS_SHOWN else [*items, f"… {len(value) - _ITEMS_SHOWN:,} more"]
-    return str(value)
-
-
 def _beginning(described: dict[str, Any]) -> str | None:
     first, length = described["first"], described.get("first_length")
     if described["kind"] != DocumentStorage.kind or length is None:
         return None if first is None else str(first)
     if _is_element_type(described["dtype"]):
-        return f"{first}" + (f" and {length - _ITEMS_SHOWN:,} more elements" if length > _ITEMS_SHOWN else "")
+        return f"{first}" + (f" and {length - ITEMS_SHOWN:,} more elements" if length > ITEMS_SHOWN else "")
     # A string of JSON may hold line breaks; what is there of bytes is a repr already.
     return repr(first) if described["dtype"] == {"encoding": "json"} else str(first)
 

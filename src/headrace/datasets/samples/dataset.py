@@ -21,7 +21,7 @@ from headrace.errors import DatasetChangedError, NoDatasetError, NotFoundError, 
 from headrace.formats.mds.encodings import Encoding
 from headrace.store import FolderStore, LocalStore, Store
 
-__all__ = ["LocalDataset", "SampleDataset"]
+__all__ = ["LocalDataset", "SampleDataset", "opened_folder"]
 
 _READS = 100  # of an index that somebody keeps replacing
 
@@ -184,7 +184,7 @@ class _SampleFolders:
         return self.stores[0]
 
     def open_shards(self) -> OpenSamples:
-        folders = [_opened_folder(store) for store in self.stores]
+        folders = [opened_folder(store) for store in self.stores]
         return OpenSamples(folders, self._formats, verify=self._verify, decompressed_bytes=self._decompressed_bytes)
 
     def describe(self) -> dict[str, Any]:
@@ -192,22 +192,29 @@ class _SampleFolders:
 
     def described(self, opened: OpenSamples) -> dict[str, Any]:
         entry = opened.entry(0)[1] if len(opened.lengths) else None
-        hashes = list(entry.hashes) if entry else []
         return {
             "kind": "samples",
             "location": self.locations[0] if len(self.stores) == 1 else self.locations,
             "format": entry.format if entry else None,
             "columns": columns_of(entry) if entry else {},
             "compression": entry.compression if entry else None,
-            "hashes": hashes,
+            "hashes": list(entry.hashes) if entry else [],
             "num_shards": len(opened.lengths),
             "total_length": opened.total_length,
             "total_bytes": sum(folder.index.stored_bytes for folder in opened.folders),
             "published": True,
             "fingerprint": opened.fingerprint,
             "metadata": {},
-            "unchecked": [] if hashes or entry is None else ["digests"],
+            "unchecked": _unchecked(opened),
         }
+
+
+def _unchecked(opened: OpenSamples) -> list[str]:
+    num_undigested = sum(folder.index.num_undigested for folder in opened.folders)
+    if not num_undigested:
+        return []
+    num_shards = len(opened.lengths)
+    return ["digests" if num_undigested == num_shards else f"digests of {num_undigested} of {num_shards} shards"]
 
 
 def _split_store(place: Place, split: str | None) -> Store:
@@ -220,7 +227,8 @@ def _split_store(place: Place, split: str | None) -> Store:
     return FolderStore(store, split)
 
 
-def _opened_folder(store: Store) -> Folder:
+def opened_folder(store: Store) -> Folder:
+    """The index there, read; NoDatasetError, UnfinishedDatasetError or ManifestError say why there is none."""
     where = below(store.location, INDEX)
     for _ in range(_READS):
         try:
@@ -242,7 +250,7 @@ def _refuse_without_index(store: Store) -> None:
         raise UnfinishedDatasetError(
             store.location,
             f"it has no {INDEX} yet",
-            "wait for its writer to finish; if that is dead, write it again, or go on with resume=True",
+            "wait for its writer, or run the job again (a writer goes on with resume=True, prepare() by itself)",
         )
     if (other := shards_in(store)) is not None:
         problem = f"holds a dataset of another kind ({other} is there), not of samples; open it with open_storage()"

@@ -18,6 +18,7 @@ import xxhash
 from headrace.datasets.neighbours import INDEX
 from headrace.errors import ManifestError, ManifestVersionError, OptionError, PathOutsideRootError
 from headrace.formats.compression import codec
+from headrace.formats.digests import HASH_NAMES
 from headrace.store import checked_path
 
 __all__ = [
@@ -33,6 +34,7 @@ __all__ = [
     "XsvEntry",
     "file_entries",
     "index_bytes",
+    "is_digested",
     "merged_index_bytes",
     "read_index",
     "schema_of",
@@ -41,6 +43,7 @@ __all__ = [
 ]
 
 VERSION = 2
+_HASH_NAMES = frozenset(HASH_NAMES)
 _MOST_BYTES = 1 << 62  # of a file
 _MOST_SAMPLES = 1 << 32  # of a shard, whose offsets have 32 bits; sums stay within int64
 
@@ -141,6 +144,7 @@ class ShardIndex:
         self._texts = _shard_texts(raw, where)
         self.samples = np.zeros(len(self._texts), np.int64)  # of each shard
         self.stored_bytes = 0  # of all shards, in the form in which they were written
+        self.num_undigested = 0  # shards of which nothing but sizes and structure can be checked
         shards: dict[str, int] = {}
         for number in range(len(self._texts)):
             entry = self.entry(number)
@@ -150,6 +154,7 @@ class ShardIndex:
                 raise ManifestError(where, f"shards {other} and {number} are the same file, {name!r}")
             self.samples[number] = entry.samples
             self.stored_bytes += sum((compressed or raw).bytes for raw, compressed in stored_files(entry))
+            self.num_undigested += not is_digested(entry)
         self.digest = xxhash.xxh3_128_hexdigest(raw)  # names this content
 
     def __len__(self) -> int:
@@ -209,6 +214,11 @@ def stored_files(entry: ShardEntry) -> list[tuple[FileEntry, FileEntry | None]]:
     """(raw, compressed) for the data file, then for the file of offsets where the format has one."""
     files = [(entry.raw_data, entry.zip_data)]
     return files if isinstance(entry, MdsEntry) else [*files, (entry.raw_meta, entry.zip_meta)]
+
+
+def is_digested(entry: ShardEntry) -> bool:
+    """Whether the index has a digest of each file of the shard, under a name that is known here."""
+    return not any(_HASH_NAMES.isdisjoint((compressed or raw).hashes) for raw, compressed in stored_files(entry))
 
 
 def schema_of(entry: ShardEntry) -> Hashable:

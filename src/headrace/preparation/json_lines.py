@@ -60,11 +60,14 @@ class JsonLinesFile:
         return self._parts.sync_writer(overwrite=overwrite, force=force, tasks=tasks)
 
     def record_plan(self, tasks: Sequence[str], *, overwrite: bool = False) -> None:
-        """Record the tasks. PublishedError where the file is there already, unless overwrite=True: then it stays until
-        the new one takes its place.
+        """Record the tasks.
+
+        PublishedError where the file is there already, unless overwrite=True: then it stays until the new one takes its
+        place, but no longer counts as what the tasks made that wrote it.
         """
         if self.path.exists() and not overwrite:
             raise PublishedError(str(self.path), "is there already, and not what this preparation makes")
+        self._private.delete(_DONE)
         self._parts.record_plan(tasks)
 
     def planned_tasks(self) -> list[str] | None:

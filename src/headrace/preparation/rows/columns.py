@@ -8,6 +8,7 @@ Values are brought in by value, as everywhere in Headrace: what would come out d
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from decimal import Decimal
 from functools import partial
 from typing import Any
 
@@ -162,6 +163,8 @@ def _float(name: str, value: Any) -> float:
 def _str(name: str, value: Any) -> str:
     if type(value) is str:
         return value
+    if isinstance(value, Decimal):
+        return str(value)
     raise _refused(name, value, "str")
 
 

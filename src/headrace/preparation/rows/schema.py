@@ -12,8 +12,6 @@ __all__ = ["Input", "Named", "encodings", "inspected", "refuse_what_json_lacks"]
 
 Named = Mapping[str, str | None]  # columns to keep, with an encoding or with None, which is inferred
 
-_FROM_TEXT = ("int", "float64", "str", "json")
-
 
 @dataclass(frozen=True)
 class Input:
@@ -26,8 +24,8 @@ class Input:
 def inspected(sources: Sequence[RowSource], named: Named | None = None) -> list[Input]:
     """The inputs with their columns.
 
-    CSV has no types. There a column gets the one that is named; or that of the other inputs; or `int` or `float64`,
-    where its first fields in all CSV files look so; or `str`.
+    CSV has no types. There a column gets the one that is named; or else `int` or `float64`, where its first fields in
+    all CSV files look so and it is not `str` in the other inputs; or else `str`.
     """
     found = [Input(source, source.columns()) for source in sources]
     types = {name: encoding for name, encoding in (named or {}).items() if encoding is not None}
@@ -37,7 +35,7 @@ def inspected(sources: Sequence[RowSource], named: Named | None = None) -> list[
         if name not in types:
             known = _joined([given.columns[name] for given in others if name in given.columns])
             guesses = [given.columns[name] for given in csv if name in given.columns]
-            types[name] = known if known in _FROM_TEXT else text_columns(guesses)
+            types[name] = "str" if known == "str" else text_columns(guesses)
     return [_typed(given, types) for given in found]
 
 

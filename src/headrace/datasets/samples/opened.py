@@ -16,7 +16,15 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from headrace.datasets.samples.index import FileEntry, MdsEntry, ShardEntry, ShardIndex, file_entries, stored_files
+from headrace.datasets.samples.index import (
+    FileEntry,
+    MdsEntry,
+    ShardEntry,
+    ShardIndex,
+    file_entries,
+    is_digested,
+    stored_files,
+)
 from headrace.datasets.samples.sample_formats import SampleFormats
 from headrace.datasets.verification import Damage
 from headrace.errors import (
@@ -29,7 +37,7 @@ from headrace.errors import (
 )
 from headrace.formats.compression import codec
 from headrace.formats.digests import HASH_NAMES, Digests, digests
-from headrace.formats.sample_shards import Decode, Offsets
+from headrace.formats.sample_shards import Decode, Offsets, config_problem
 from headrace.store import FileInfo, Store
 
 __all__ = ["Folder", "OpenSamples"]
@@ -150,16 +158,17 @@ class OpenSamples:
             ]
             if not found and entry.samples:  # of a shard without samples nothing is read, and it may be of 0 bytes
                 try:
-                    self._read(shard, decoded=not entry.hashes)
+                    self._read(shard, decoded=not is_digested(entry))
                 except CorruptShardError as error:
                     names = [file.basename for file in file_entries(entry)]
                     name = next((name for name in names if error.problem.startswith(f"{name}: ")), names[0])
-                    found = [Damage(shard, name, error.problem.removeprefix(f"{name}: "), span)]
+                    problem = error.problem.removeprefix(f"{name}: ")
+                    found = [Damage(shard, _stored_name(folder.store, entry, name), problem, span)]
             yield from found
 
     def _read(self, shard: int, *, decoded: bool) -> None:
         """Open the shard and, where it has no digests, decode every sample: that is all that can be checked."""
-        data, offsets, decode, _ = self._load(shard)
+        data, offsets, decode, _ = self._load(shard, compared=True)
         at = 0
         try:
             for at in range(len(offsets) - 1 if decoded else 0):
@@ -185,28 +194,34 @@ class OpenSamples:
             self._memory_bytes += opened.memory_bytes
             return opened
 
-    def _load(self, shard: int) -> _Shard:
+    def _load(self, shard: int, *, compared: bool = False) -> _Shard:
+        """The shard, checked; compared with the index also in what it repeats of it, as with verify=True."""
         folder, entry = self.entry(shard)
         try:
-            loaded = self._checked(shard, folder, entry)
+            loaded = self._checked(shard, folder, entry, compared=compared or self._verify)
         except CorruptShardError:
             self._refuse_stale(folder)  # then it is no damage that the files are others
             raise
         self._refuse_stale(folder)
         return loaded
 
-    def _checked(self, shard: int, folder: Folder, entry: ShardEntry) -> _Shard:
+    def _checked(self, shard: int, folder: Folder, entry: ShardEntry, *, compared: bool) -> _Shard:
         reading = self._formats.of(entry, folder.index.where)
         data, taken_bytes = self._file(shard, folder, entry.compression, entry.raw_data, entry.zip_data)
         meta = None
         if not isinstance(entry, MdsEntry):
             meta, meta_bytes = self._file(shard, folder, entry.compression, entry.raw_meta, entry.zip_meta)
             taken_bytes += meta_bytes
+        name = entry.raw_data.basename if isinstance(entry, MdsEntry) else entry.raw_meta.basename
         try:
             offsets: Offsets = reading.shards.offsets(data, meta, entry.samples)
         except ValueError as error:
-            name = entry.raw_data.basename if isinstance(entry, MdsEntry) else entry.raw_meta.basename
             raise self._damaged(shard, f"{name}: {error}") from None
+        if compared:
+            begin = 4 * (entry.samples + 2)
+            config = data[begin : int(offsets[0])] if meta is None else meta[begin:]
+            if problem := config_problem(reading.shards, config):
+                raise self._damaged(shard, f"{name}: {problem}")
         return _Shard(data, offsets.data.cast("B").cast("I"), reading.decode, taken_bytes)
 
     def _file(
@@ -266,6 +281,14 @@ def _is_there(store: Store, file: FileEntry) -> bool:
         return store.head(file.basename).size_bytes == file.bytes
     except NotFoundError:
         return False
+
+
+def _stored_name(store: Store, entry: ShardEntry, name: str) -> str:
+    """The file that is there: of one that was decompressed it is the compressed one."""
+    for raw, compressed in stored_files(entry):
+        if raw.basename == name and compressed is not None and not _is_there(store, raw):
+            return compressed.basename
+    return name
 
 
 def _file_problems(store: Store, raw: FileEntry, compressed: FileEntry | None) -> Iterator[tuple[str, str]]:

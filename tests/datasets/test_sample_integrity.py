@@ -6,7 +6,6 @@ Five shards of ten samples; the bad one is shard 3. Its samples raise, and all o
 import os
 import shutil
 from hashlib import sha1
-from pathlib import Path
 
 import numpy as np
 import pytest

@@ -148,6 +148,18 @@ def test_finished_work_is_known_by_split_settings_and_what_makes_the_records(tmp
     changed([(0, 3)], functools.partial(count_calls, []), {"version": 1})
 
 
+def test_a_range_is_a_split_that_is_known_again_by_all_its_numbers(tmp_path):
+    def records(split):
+        yield {"tokens": [*split]}
+
+    prepare([range(3), range(3, 9, 2)], records, storage_at(tmp_path), workers=1)
+    assert read_all(tmp_path) == [0, 1, 2, 3, 5, 7]
+    assert prepare([range(0, 3, 1), range(3, 9, 2)], records, storage_at(tmp_path), workers=1).skipped == 2
+    for other in (range(3, 9), range(3, 8), range(2, 9, 2)):
+        with pytest.raises(PublishedError):
+            prepare([range(3), other], records, storage_at(tmp_path), workers=1)
+
+
 def test_what_has_no_stable_description_is_refused_before_anything_is_written(tmp_path):
     with pytest.raises(PreparationError, match=r"no stable description.*identity\(\)"):
         prepare([object()], work.numbers, storage_at(tmp_path / "a"), workers=1)

@@ -221,6 +221,8 @@ def _described(value: object) -> Described:
         case Mapping():
             pairs = [[_described(key), _described(item)] for key, item in value.items()]
             return ["mapping", sorted(pairs, key=json.dumps)]
+        case range():
+            return ["range", value.start, value.stop, value.step]
         case list() | tuple():
             return ["sequence", *map(_described, value)]
         case set() | frozenset():

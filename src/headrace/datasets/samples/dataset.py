@@ -1,7 +1,7 @@
 """SampleDataset: the samples of MDS, JSON, CSV, TSV and XSV shards, map-style."""
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -81,6 +81,9 @@ class SampleDataset(ShardDataset[OpenSamples]):
 
     def __len__(self) -> int:
         return self._required.total_length
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return map(self.__getitem__, range(len(self)))
 
     def __getitem__(self, index: Any) -> Any:
         """Sample `index`, negative from the end; a slice, list or array of numbers gives a list of samples.

@@ -208,7 +208,9 @@ def test_named_columns_decide_which_are_kept_and_how(tmp_path):
     assert read_mds(tmp_path / "mds") == [{n: row[n] for n in ("id", "text", "tokens")} for row in ROWS]
     run(path, tmp_path / "out.jsonl", to("jsonl", {"score": None, "id": "float64"}))
     assert read_jsonl(tmp_path / "out.jsonl") == [{"score": row["score"], "id": float(row["id"])} for row in ROWS]
-    refused(path, tmp_path / "no", to("mds", {"ids": None}), "no column 'ids'", "there are id, text, score, tokens")
+    for kind, out in (("mds", "no"), ("jsonl", "no.jsonl"), ("documents", "no"), ("stream", "no")):
+        wanted = to(kind, {"id": None, "ids": None})
+        refused(path, tmp_path / out, wanted, "no column 'ids'", "there are id, text, score, tokens")
     refused(path, tmp_path / "no", to("mds", {"id": "integer"}), "integer", "expected one of")
     refused(path, tmp_path / "no", to("mds", {"id": "pkl"}), "no pickle")
     csv = write_csv(tmp_path / "a.csv")
@@ -336,6 +338,8 @@ def test_a_stream_has_the_elements_of_a_field_end_to_end(tmp_path):
     run(path, tmp_path / "out", to("stream", field="tokens", dtype="uint16"), num_splits=4)
     assert read_stream(tmp_path / "out") == {"tokens": tokens}
     assert StreamStorage(tmp_path / "out").open().manifest.dtype == [["tokens", "<u2"]]
+    run(path, tmp_path / "named", to("stream", {"tokens": "ndarray:int32"}))
+    assert StreamStorage(tmp_path / "named").open().manifest.dtype == [["tokens", "<i4"]]
     refused(path, tmp_path / "no", to("stream", field="tokens"), "does not record the type", "--dtype")
     refused(path, tmp_path / "no", to("stream", field="text", dtype="uint8"), "column 'text' is str and no list")
     refused(path, tmp_path / "no", to("stream", dtype="uint8"), "column 'id' is int and no list", "--field")

@@ -116,6 +116,9 @@ def test_only_the_wanted_columns_are_read(tmp_path):
         {"str": "é", "int8": 1},
         {"str": "", "int8": -1},
     ]
+    for path in (write_parquet(tmp_path / "b.parquet"), write_hugging_face(tmp_path / "saved")):
+        (source,) = row_sources(path)
+        assert list(source.rows(1, 4, ["none"], None)) == [(1, {}), (2, {}), (3, {})]
 
 
 def test_rows_are_named_by_their_numbers(tmp_path):

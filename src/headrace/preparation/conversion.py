@@ -31,7 +31,7 @@ from headrace.preparation.prepare import Report, prepare
 from headrace.preparation.row_records import Form, PackedJsonFormat, RowRecords
 from headrace.preparation.rows.columns import array_dtype, is_json
 from headrace.preparation.rows.inputs import row_sources
-from headrace.preparation.rows.schema import Input, encodings, inspected, refuse_what_json_lacks
+from headrace.preparation.rows.schema import Input, check_json, encodings, inspected
 from headrace.preparation.rows.splits import split_sources
 from headrace.preparation.sources import StrPath
 from headrace.preparation.tasks import Target
@@ -117,7 +117,7 @@ def _made(inputs: Sequence[Input], wanted: Wanted, target: Path) -> _Made:
             return _stream(inputs, wanted, target)
         case "documents":
             return _documents(inputs, wanted, target)
-    refuse_what_json_lacks(inputs, wanted.columns)
+    check_json(inputs, wanted.columns)
     return _Made(RowRecords("line", _kept(wanted)), JsonLinesFile(target))
 
 
@@ -137,7 +137,7 @@ def _samples(inputs: Sequence[Input], wanted: Wanted, target: Path) -> _Made:
 
 def _stream(inputs: Sequence[Input], wanted: Wanted, target: Path) -> _Made:
     names = [wanted.field] if wanted.field else list(encodings(inputs, wanted.columns))
-    dtypes = {name: _element_type(name, inputs, wanted.dtype) for name in names}
+    dtypes = {name: _element_type(name, inputs, wanted) for name in names}
     records = RowRecords("columns", tuple((name, f"ndarray:{dtype.name}") for name, dtype in dtypes.items()))
     return _Made(records, StreamStorage(target, StreamNumpyFormat(list(dtypes.items()))))
 
@@ -147,13 +147,13 @@ def _documents(inputs: Sequence[Input], wanted: Wanted, target: Path) -> _Made:
     if name is None:
         if wanted.dtype is not None:
             raise OptionError("dtype", wanted.dtype, "nothing, unless --field names a column of arrays")
-        refuse_what_json_lacks(inputs, wanted.columns)
+        check_json(inputs, wanted.columns)
         return _Made(RowRecords("json", _kept(wanted)), DocumentStorage(target, PackedJsonFormat()))
     found = encodings(inputs, {name: (wanted.columns or {}).get(name)})[name]
     form: Form
     storage_format: DocumentFormat
     if found.startswith("ndarray") or wanted.dtype is not None:
-        dtype = _element_type(name, inputs, wanted.dtype)
+        dtype = _element_type(name, inputs, wanted)
         form, storage_format, found = "array", DocumentNumpyFormat(dtype), f"ndarray:{dtype.name}"
     elif found == "str" or (not is_json(found) and found != "str_decimal"):
         form, storage_format = "bytes", DocumentBytesFormat()
@@ -173,19 +173,20 @@ def _only_value(inputs: Sequence[Input], wanted: Wanted) -> str | None:
     return names[0] if has_values and all(given.source.has_schema for given in inputs) else None
 
 
-def _element_type(name: str, inputs: Sequence[Input], dtype: str | None) -> np.dtype[Any]:
+def _element_type(name: str, inputs: Sequence[Input], wanted: Wanted) -> np.dtype[Any]:
     """The type of the numbers in a column's arrays: as asked for, or as the inputs record it."""
-    found = encodings(inputs, {name: None})[name]
+    named = (wanted.columns or {}).get(name)
+    found = encodings(inputs, {name: named})[name]
     where = inputs[0].source.name
-    has_schema = all(given.source.has_schema for given in inputs)
+    is_known = named is not None or all(given.source.has_schema for given in inputs)
     # Where there is no schema, some of the first rows may have been empty, or mixed: the rows themselves will tell.
-    if not found.startswith("ndarray") and (has_schema or found != "json"):
+    if not found.startswith("ndarray") and (is_known or found != "json"):
         problem = f"column {name!r} is {found} and no list of numbers"
         raise InputError(where, f"{problem}; say with --field which column is wanted")
-    if dtype is not None:
-        return _number_type(dtype)
+    if wanted.dtype is not None:
+        return _number_type(wanted.dtype)
     recorded = array_dtype(found)
-    if recorded is None or not has_schema:
+    if recorded is None or not is_known:
         problem = f"does not record the type of the numbers in column {name!r}"
         raise InputError(where, f"{problem}; say it with --dtype, for example uint16")
     return recorded

@@ -51,12 +51,13 @@ class HuggingFaceSource:
     ) -> Iterator[tuple[int, Row]]:
         """(number, row) of the rows start to stop; InputError when the dataset is another one than before."""
         dataset = self._opened()
-        if names is not None:
-            dataset = dataset.select_columns([name for name in dataset.column_names if name in names])
+        wanted = None if names is None else [name for name in dataset.column_names if name in names]
+        if wanted:  # a table without columns would lose its rows, too
+            dataset = dataset.select_columns(wanted)
         step = batch_rows(self.length, self.size_bytes)
         for begin in range(start, stop, step):
             end = min(begin + step, stop)
-            yield from enumerate(rows_of_batch(dataset[begin:end], None), begin)
+            yield from enumerate(rows_of_batch(dataset[begin:end], wanted), begin)
             if observer is not None:
                 observer(self.size_bytes * (end - begin) // self.length)
 

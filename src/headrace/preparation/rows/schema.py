@@ -8,7 +8,7 @@ from headrace.preparation.rows.columns import FOREIGN, NULL, Columns, is_json, j
 from headrace.preparation.rows.delimited import CsvSource, text_columns
 from headrace.preparation.rows.splits import RowSource
 
-__all__ = ["Input", "Named", "encodings", "inspected", "refuse_what_json_lacks"]
+__all__ = ["Input", "Named", "check_json", "encodings", "inspected"]
 
 Named = Mapping[str, str | None]  # columns to keep, with an encoding or with None, which is inferred
 
@@ -49,8 +49,11 @@ def encodings(inputs: Sequence[Input], named: Named | None = None) -> Columns:
     return {name: (named or {}).get(name) or _encoding(name, inputs) for name in names}
 
 
-def refuse_what_json_lacks(inputs: Sequence[Input], named: Named | None) -> None:
-    """InputError for a column to keep whose values JSON cannot hold."""
+def check_json(inputs: Sequence[Input], named: Named | None) -> None:
+    """InputError for a column to keep that is nowhere, and for one whose values JSON cannot hold."""
+    for name, encoding in (named or {}).items():
+        if encoding is None and not any(name in given.columns for given in inputs):
+            raise _nowhere(name, inputs)
     for given in inputs:
         kept = {name: encoding for name, encoding in given.columns.items() if named is None or name in named}
         for name, encoding in kept.items():
@@ -79,8 +82,7 @@ def _encoding(name: str, inputs: Sequence[Input]) -> str:
     having = [given for given in inputs if name in given.columns]
     lacking = [given.source for given in inputs if name not in given.columns]
     if not having:
-        known = {name: None for given in inputs for name in given.columns}
-        raise InputError(inputs[0].source.name, f"has no column {name!r}, nor has another input; {_listed(known)}")
+        raise _nowhere(name, inputs)
     for source in lacking:
         if source.has_schema:
             raise InputError(
@@ -108,6 +110,11 @@ def _refuse_unconvertible(name: str, encoding: str, where: str) -> None:
         raise InputError(where, f"column {name!r} is pickled, and reading it can run any code that is in it; {advice}")
     if encoding.startswith(FOREIGN):
         raise InputError(where, f"column {name!r} is {encoding}, which has no form elsewhere; {advice}, or cast it")
+
+
+def _nowhere(name: str, inputs: Sequence[Input]) -> InputError:
+    known = {name: None for given in inputs for name in given.columns}
+    return InputError(inputs[0].source.name, f"has no column {name!r}, nor has another input; {_listed(known)}")
 
 
 def _listed(names: Mapping[str, object]) -> str:

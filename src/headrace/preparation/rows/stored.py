@@ -17,16 +17,16 @@ from numpy.typing import NDArray
 
 from headrace.datasets import DocumentStorage, StreamWithMetaStorage
 from headrace.datasets.documents import DocumentDataset
-from headrace.datasets.kinds import open_storage
+from headrace.datasets.kinds import holds_samples, open_storage
 from headrace.datasets.ledger import MANIFEST, PRIVATE, shard_and_suffix
 from headrace.datasets.samples.dataset import SampleDataset
-from headrace.datasets.samples.index import INDEX
 from headrace.errors import InputError
 from headrace.formats.documents import DocumentFormat, DocumentNumpyFormat, DocumentPickleFormat, document_format
 from headrace.preparation.rows.columns import SAMPLED_ROWS, Columns, columns_of_rows
 from headrace.preparation.rows.splits import Observer, Row, RowSource
 from headrace.preparation.rows.streams import CHANGED, PICKLED, element_columns, span_source, window_source
 from headrace.preparation.rows.tables import batch_rows
+from headrace.store import LocalStore
 
 __all__ = ["is_dataset", "stored_source"]
 
@@ -36,14 +36,14 @@ _RAW = ("pil", "png", "jpeg", "jpeg_array", "jpegarray", "list[pil]", "list[png]
 
 def is_dataset(path: Path) -> bool:
     """Whether the directory holds a dataset, finished or not, or shards that another program wrote."""
-    if any((path / name).exists() for name in (INDEX, MANIFEST, PRIVATE)):
+    if any((path / name).exists() for name in (MANIFEST, PRIVATE)) or holds_samples(LocalStore(path)):
         return True
     return any(shard_and_suffix(entry.name) for entry in path.iterdir())
 
 
 def stored_source(path: Path, sequence_length: int | None) -> RowSource:
     """The rows of the dataset at path. InputError for pickles, and for elements whose type is not recorded."""
-    if (path / INDEX).exists():
+    if holds_samples(LocalStore(path)):
         return _sample_source(path)
     storage = open_storage(path)
     match storage:

@@ -296,3 +296,22 @@ def test_a_dataset_that_was_replaced_gives_nothing_from_shards_that_were_not_ope
             read()
     dataset.close()
     assert dataset[10] == sample_of(510)
+
+
+@pytest.mark.parametrize("case", ["mds", "mds, zstd", "json, gz", "xsv, br"])
+def test_an_index_that_says_otherwise_of_the_columns_than_the_shards_is_found_by_verifying(case, copied):
+    folder, _ = copied(case, hashes=["md5"])
+    index = index_of(folder)
+    for entry in index["shards"]:
+        if "columns" in entry:
+            entry["columns"] = {"id": "float", "text": "str"}
+        else:
+            entry["column_encodings"] = ["float64", "str"] if case.startswith("mds") else ["float", "str"]
+    put_index(folder, index)
+    dataset = reader(folder, verify=True)
+    for read in (lambda: dataset[0], lambda: dataset[:]):
+        with pytest.raises(
+            CorruptShardError, match=r"shard 0 .*its column.* are .*'int'.*, but the index says .*'float"
+        ):
+            read()
+    assert [damage.shard for damage in reader(folder).verify()] == [0, 1, 2, 3, 4]

@@ -19,6 +19,7 @@ __all__ = [
     "Offsets",
     "SampleShards",
     "ShardOptions",
+    "config_problem",
     "config_text",
     "offset_table",
     "offsets_in",
@@ -114,3 +115,19 @@ def config_text(shards: SampleShards, options: ShardOptions) -> bytes:
         **shards.schema(),
     }
     return json.dumps(config, sort_keys=True).encode()
+
+
+def config_problem(shards: SampleShards, config: memoryview) -> str:
+    """Why the config in a shard is not that of these shards; "" where it is, or says nothing of columns.
+
+    What it repeats of the writer's options is not compared: whoever unpacks shards has no need to rewrite them.
+    """
+    try:
+        found = json.loads(config.tobytes())
+    except (ValueError, RecursionError):
+        return ""
+    for name, expected in shards.schema().items():
+        expected = list(expected) if isinstance(expected, tuple) else expected
+        if isinstance(found, dict) and found.get(name, expected) != expected:
+            return f"its {name} are {found[name]!r}, but the index says {expected!r}"
+    return ""

@@ -337,6 +337,30 @@ def test_arrays_are_written_by_value_however_they_lie_in_memory(encoding):
         assert sample["a"].tolist() == plain.tolist(), name
 
 
+class Constant:
+    """An encoding of one's own whose values take no room."""
+
+    name, size = "constant", 0
+
+    def encode(self, value):
+        return b""
+
+    def decode(self, data):
+        assert data.nbytes == 0
+        return "constant"
+
+
+@pytest.mark.parametrize("others", [{}, {"b": "str"}, {"z": "str"}, {"b": "str", "z": "int"}, {"b": "str", "z": "str"}])
+def test_values_of_no_bytes_are_found_beside_any_others(others):
+    store = MemoryStore()
+    values = {"str": "text", "int": 7}
+    sample = {"m": "constant", **{name: values[kind] for name, kind in others.items()}}
+    with MDSWriter(columns={"m": Constant(), **others}, out=store) as writer:
+        for _ in range(3):
+            writer.write(sample)
+    assert SampleDataset(store, encodings=[Constant()])[:] == [sample] * 3
+
+
 # None at all
 
 

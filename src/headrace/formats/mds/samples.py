@@ -27,7 +27,7 @@ class SampleColumns:
         checked_names("columns", columns)
         # By code point, whatever the order in which they were declared.
         self.names = tuple(sorted(columns))
-        self._encodings = tuple(_encoding(columns[name]) for name in self.names)
+        self._encodings = tuple(_encoding(name, columns[name]) for name in self.names)
         self.encodings = tuple(found.name for found in self._encodings)
         self.sizes = tuple(found.size for found in self._encodings)
         self._ignore_extra = ignore_extra
@@ -94,7 +94,7 @@ class SampleColumns:
             # Behind the column that varies places count from the end, so they are negative, and the end itself is None.
             at = at - rest_bytes if size is None else at + size
             if decode is not None:
-                plan.append((name, decode, slice(first, at or None)))
+                plan.append((name, decode, slice(first, at or None) if size != 0 else slice(0)))
 
         def decode_placed(data: memoryview, begin: int, end: int) -> dict[str, Any]:
             claimed = rest_bytes
@@ -149,11 +149,15 @@ class SampleColumns:
                 raise FieldError(name, problem, f"sample {number}")
 
 
-def _encoding(given: str | Encoding) -> Encoding:
+def _encoding(column: str, given: str | Encoding) -> Encoding:
     if isinstance(given, str):
-        return encoding(given)
-    if not all(hasattr(given, name) for name in ("name", "size", "encode", "decode")):
-        raise OptionError("columns", given, "the name of an encoding, or an object with name, size, encode and decode")
+        try:
+            return encoding(given)
+        except OptionError as error:
+            raise OptionError("columns", {column: given}, error.expected) from None
+    if not all(hasattr(given, member) for member in ("name", "size", "encode", "decode")):
+        expected = "the name of an encoding, or an object with name, size, encode and decode"
+        raise OptionError("columns", {column: given}, expected)
     return given
 
 

@@ -19,7 +19,7 @@ from headrace.testing import FaultStore, Refuse, Rule
 from sample_columns import ANY_COLUMNS, LINES, SAFE_COLUMNS
 from sample_scenes import CODECS, WRITERS, stored
 
-many = settings(max_examples=4 * settings.default.max_examples)
+many = settings(max_examples=2 * settings.default.max_examples)
 compressions = st.none() | st.sampled_from([*CODECS, "br:2", "bz2:1", "gz:1", "zstd:1", "zstd:9"])
 no_digests = st.just([])
 digested = st.lists(st.sampled_from(HASH_NAMES), min_size=1, max_size=3, unique=True)

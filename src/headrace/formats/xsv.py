@@ -57,7 +57,9 @@ class XsvShards:
         self._separator = SEPARATORS.get(format_name, separator or "")
         if not self._separator or self._separator in newline or newline in self._separator:
             raise OptionError("separator", separator, f"a string that has nothing in common with newline={newline!r}")
-        self._header = self._line(self.names, lambda name, problem: OptionError("columns", name, problem))
+        self._header = self._line(
+            self.names, lambda name, problem: OptionError("columns", name, f"no name that {problem}")
+        )
         self.bytes_unseen = len(self._header)
         self._ignore_extra = ignore_extra
         self._config = config_text(self, options)

@@ -2,7 +2,6 @@
 
 import operator
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
@@ -52,13 +51,13 @@ class SampleDataset(ShardDataset[OpenSamples]):
         verify: bool = False,
         decompressed_bytes: int = 1 << 28,
     ) -> None:
-        places = [directory] if isinstance(directory, str | Path | Store) else list(directory)
-        if not places:
-            raise OptionError("directory", directory, "at least one directory or Store")
+        places = [directory] if isinstance(directory, Place) else directory
+        if not isinstance(places, Sequence) or not places:
+            raise OptionError("directory", directory, "a directory, a Store, or a list of at least one of these")
         if decompressed_bytes < 0:
             raise OptionError("decompressed_bytes", decompressed_bytes, "a number of bytes of at least 0")
         self._columns = None if columns is None else tuple(columns)
-        if isinstance(columns, str) or columns == []:
+        if isinstance(columns, str) or self._columns == ():
             raise OptionError("columns", columns, "a list of column names, or None for all")
         formats = SampleFormats(self._columns, tuple(encodings), allow_unsafe_types=allow_unsafe_types)
         stores = [_split_store(place, split) for place in places]
@@ -260,4 +259,7 @@ def _refuse_without_index(store: Store) -> None:
         raise NoDatasetError(store.location, problem)
     if (parts := parts_in(store)) is not None:
         raise NoDatasetError(store.location, f"has no {INDEX}, but {parts}")
-    raise NoDatasetError(store.location, f"holds no dataset of samples: there is no {INDEX}")
+    is_there = not isinstance(store, LocalStore) or store.root.is_dir()
+    raise NoDatasetError(
+        store.location, f"{'has no ' + INDEX if is_there else 'is no directory'}, so no samples are there"
+    )

@@ -252,7 +252,8 @@ class OpenSamples:
     def _check_digests(self, shard: int, stored: FileEntry, data: memoryview) -> None:
         names = [name for name in stored.hashes if name in HASH_NAMES]
         if not names:
-            problem = "datasets whose index has digests; this one can be checked for sizes only, without verify"
+            where = self.entry(shard)[0].index.where
+            problem = f"digests, but {where} has none of {stored.basename}; leave verify out: sizes are checked anyway"
             raise OptionError("verify", True, problem)
         for name, found in digests(names, data).items():
             if found != stored.hashes[name]:

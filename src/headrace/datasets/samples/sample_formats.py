@@ -33,6 +33,9 @@ class SampleFormats:
         self, columns: Sequence[str] | None, encodings: Sequence[Encoding], *, allow_unsafe_types: bool
     ) -> None:
         self._columns = columns
+        for own in encodings:
+            if not isinstance(own, Encoding):
+                raise OptionError("encodings", encodings, "Encodings: objects with name, size, encode and decode")
         self._own = {own.name: own for own in encodings}
         self._allow_unsafe_types = allow_unsafe_types
         self._known: dict[Hashable, ShardReading] = {}
@@ -93,9 +96,11 @@ class SampleFormats:
             return self._own[kind]
         try:
             return encoding(kind)
-        except OptionError as error:
-            problem = f"column {column!r}: {error}; pass an Encoding of that name in encodings=[...]"
-            raise ManifestError(where, problem) from None
+        except OptionError:
+            problem = (
+                f"column {column!r} has the encoding {kind!r}, which is none of Streaming's; pass your Encoding of "
+            )
+            raise ManifestError(where, f"{problem}that name in encodings=[...], or leave the column out") from None
 
 
 class _Unread:

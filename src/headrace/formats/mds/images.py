@@ -138,6 +138,8 @@ def _opened(data: memoryview) -> "Image":
     file = BytesIO(data)  # a copy: pixels are read later
     try:
         return _open(pillow, file)
+    except pillow.UnidentifiedImageError:  # whose message is the address of the file object
+        raise ValueError("it is no image file that can be read (it is of no format that Pillow knows)") from None
     except Exception as error:  # plugins let through whatever a damaged file makes them trip over
         raise ValueError(f"it is no image file that can be read ({error})") from error
 

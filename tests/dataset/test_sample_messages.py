@@ -1,0 +1,126 @@
+"""What goes wrong with samples is answered with what, where, found, expected, and what to do."""
+
+import pytest
+
+from headrace import (
+    CSVWriter,
+    LocalDataset,
+    MDSWriter,
+    SampleDataset,
+    TSVWriter,
+)
+from headrace.errors import (
+    HeadraceError,
+    ManifestError,
+    NoDatasetError,
+    OptionError,
+)
+
+COLUMNS = {"id": "int", "text": "str"}
+SAMPLE = {"id": 1, "text": "a"}
+
+
+def write(out, sample=SAMPLE, *, writer=MDSWriter, columns=COLUMNS, **options):
+    with writer(columns=columns, out=out, **options) as opened:
+        opened.write(sample)
+    return out
+
+
+class Own:
+    name = "mine"
+    size = None
+
+    def encode(self, value):
+        return value
+
+    def decode(self, data):
+        return bytes(data)
+
+
+def says(error, *parts):
+    """A context in which this error is raised, with all parts in its message."""
+    pattern = "".join(f"(?=.*{part})" for part in parts)
+    return pytest.raises(error, match=f"(?s){pattern}")
+
+
+@pytest.mark.parametrize(
+    ("columns", "parts"),
+    [
+        ({"id": "integer"}, [r"columns=\{'id': 'integer'\}", "one of bytes, str, int, uint8"]),
+        ({"id": "int", "x": "ndarray:float8"}, [r"columns=\{'x': 'ndarray:float8'\}", "ndarray:DTYPE:d0,d1"]),
+        ({"id": None}, [r"columns=\{'id': None\}", "an object with name, size, encode and decode"]),
+        ({"id": int}, [r"columns=\{'id': <class 'int'>\}", "the name of an encoding"]),
+        ({"id": "pkl"}, [r"\{'id': 'pkl'\}", "allow_unsafe_types=True", "json is safe"]),
+        ({}, ["at least one column name"]),
+        (["id"], ["a mapping"]),
+    ],
+    ids=str,
+)
+def test_a_column_that_cannot_be_is_named_with_what_it_could_be(columns, parts, tmp_path):
+    with says(OptionError, *parts):
+        write(tmp_path / "out", columns=columns)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("writer", [CSVWriter, TSVWriter])
+def test_a_column_name_that_a_line_cannot_hold_is_told_why(writer, tmp_path):
+    with says(OptionError, "expected no name that holds", "the separator '", "JSON or MDS"):
+        write(tmp_path / "out", writer=writer, columns={"a,\tb": "str"})
+
+
+@pytest.mark.parametrize(
+    ("given", "parts"),
+    [
+        (None, ["directory=None", "a directory, a Store, or a list"]),
+        ([], [r"directory=\[\]", "at least one"]),
+        (7, ["directory=7"]),
+    ],
+    ids=str,
+)
+def test_what_is_no_directory_is_no_argument(given, parts):
+    for dataset in (SampleDataset, LocalDataset):
+        with says(OptionError, *parts):
+            dataset(given)
+
+
+def test_a_directory_that_is_not_there_is_said_to_be_none(tmp_path):
+    write(tmp_path / "out")
+    with says(NoDatasetError, "nowhere: is no directory"):
+        SampleDataset(tmp_path / "nowhere").open()
+    with says(NoDatasetError, "out/train: is no directory"):
+        SampleDataset(tmp_path / "out", split="train").open()
+    (tmp_path / "empty").mkdir()
+    with says(NoDatasetError, "empty: has no index.json"):
+        SampleDataset(tmp_path / "empty").open()
+
+
+@pytest.mark.parametrize("columns", ["text", [], (), ["tex"], ["text", "id", "more"]])
+def test_columns_to_read_are_a_list_of_those_that_are_there(columns, tmp_path):
+    write(tmp_path)
+    with says(OptionError, "columns=", "a list of column names"):
+        SampleDataset(tmp_path, columns=columns).open()
+
+
+def test_an_encoding_of_the_writer_s_own_is_asked_for_by_name_and_must_be_one(tmp_path):
+    write(tmp_path, {"id": 1, "p": b"x"}, columns={"id": "int", "p": Own()})
+    with says(
+        ManifestError, "index.json", "column 'p' has the encoding 'mine'", r"encodings=\[...\]", "leave the column"
+    ):
+        SampleDataset(tmp_path).open()
+    with says(OptionError, "encodings=", "objects with name, size, encode and decode"):
+        SampleDataset(tmp_path, encodings=["mine"])
+    assert SampleDataset(tmp_path, encodings=[Own()])[0] == {"id": 1, "p": b"x"}
+    assert SampleDataset(tmp_path, columns=["id"])[0] == {"id": 1}
+
+
+def test_digests_that_are_to_be_checked_and_are_not_there_are_named(tmp_path):
+    write(tmp_path)
+    with says(OptionError, "verify=True", "index.json has none of shard.00000.mds", "leave verify out"):
+        SampleDataset(tmp_path, verify=True)[0]
+
+
+def test_bytes_that_are_no_image_are_told_without_the_address_of_anything(tmp_path):
+    pytest.importorskip("PIL")
+    with says(HeadraceError, "sample 0, field 'photo'", "no image file that can be read") as caught:
+        write(tmp_path, {"photo": b"nope"}, columns={"photo": "jpeg"})
+    assert "0x" not in str(caught.value)

@@ -1,6 +1,7 @@
 """Options as users of Streaming write them: where a dataset goes, and sizes such as "64mb"."""
 
 import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -8,13 +9,31 @@ from headrace.errors import OptionError
 from headrace.formats.sample_shards import LARGEST_OFFSET
 from headrace.store import LocalStore, Store
 
-__all__ = ["Place", "opened_outputs", "opened_place", "size_limit_bytes"]
+__all__ = ["Place", "checked_options", "opened_outputs", "opened_place", "size_limit_bytes"]
 
 Place = str | Path | Store
 
 _UNITS = {"": 0, "b": 0, "k": 1, "kb": 1, "kib": 1, "m": 2, "mb": 2, "mib": 2, "g": 3, "gb": 3, "gib": 3}
 _SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([a-z]*)\s*", re.IGNORECASE)
 _SIZES = "bytes below 4 GiB: a number, or one with b, kb, mb or gb (by 1024s) such as '64mb'; None or 0 for no limit"
+
+
+def checked_options(given: Mapping[str, Any], known: Iterable[str]) -> None:
+    """OptionError for an option that there is not, and for values of another type that would mean something else."""
+    if unknown := set(given) - set(known):
+        raise OptionError(min(unknown), given[min(unknown)], f"one of the options {', '.join(sorted(known))}")
+    for name in ("keep_local", "progress_bar", "exist_ok", "resume", "ignore_extra"):
+        if not isinstance(given.get(name, False), bool):
+            raise OptionError(name, given[name], "True or False")
+    least = {"max_workers": 1, "retry": 0}
+    for name in least.keys() & given.keys():
+        value = given[name]
+        if name == "max_workers" and value is None:
+            continue
+        if not isinstance(value, int) or isinstance(value, bool) or value < least[name]:
+            raise OptionError(name, value, f"a whole number of at least {least[name]}")
+    if given.get("exist_ok") and given.get("resume"):
+        raise OptionError("resume", True, "one of exist_ok, which starts over, and resume, which goes on")
 
 
 def size_limit_bytes(size_limit: int | float | str | None) -> int | None:

@@ -1,47 +1,50 @@
 """Where the files of a dataset of samples go: stored whole and checked, each shard noted, the index last.
 
     OUT/.headrace/samples/leases/         one writer at a time
+    OUT/.headrace/samples/begun           that a writer began; while it removes an older dataset, what has to go
     OUT/.headrace/samples/shard.NNNNN     the receipt of a shard whose files are all there: its entry in the index
     OUT/shard.NNNNN.*                     its files
     OUT/index.json                        the commit; when it is there, .headrace goes
 
-Without an index and with `.headrace/samples` the dataset is unfinished. Receipts are written in order, so that those
-that are there are a beginning, and a writer can go on behind them.
+Without an index and with `.headrace/samples` the dataset is unfinished. Receipts are written in order, and removed in
+the opposite order, so that those that are there are a beginning, and a writer can go on behind them.
 """
 
 import contextlib
-import re
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
-from headrace.datasets.neighbours import SAMPLES, refuse_shards
+from headrace.datasets.neighbours import refuse_shards
 from headrace.datasets.samples.index import INDEX, FileEntry, ShardEntry, index_bytes, read_index, stored_files
 from headrace.datasets.samples.pending import RawFile
+from headrace.datasets.samples.withdrawal import (
+    LEASES,
+    PRIVATE,
+    begin,
+    has_index,
+    is_shard_file,
+    is_withdrawing,
+    remove_private,
+    withdraw,
+)
 from headrace.errors import ExistingOutputError, NotFoundError, OutputError, StoreError
 from headrace.store import Lease, Store, acquire, attempt_id
 
-__all__ = ["LEASES", "PRIVATE", "Output", "has_index", "is_shard_file", "withdraw"]
+__all__ = ["Output"]
 
-PRIVATE = SAMPLES
-LEASES = f"{PRIVATE}/leases"
-_SHARD_FILE = re.compile(r"shard\.([0-9]{5,})\.(?:mds|json|csv|tsv|xsv)(?:\.meta)?(?:\.(?:br|bz2|gz|snappy|zstd))?")
 _FIRST_WAIT_S = 0.1
-
-
-def is_shard_file(path: str) -> bool:
-    """Whether a file's name, in whatever folder, is one that writers give to the files of shards."""
-    return _SHARD_FILE.fullmatch(path.rpartition("/")[2]) is not None
+_LEASE_TRIES = 100  # somebody who just finished may remove the folder that the lease is put into
 
 
 class Output:
-    """The places that get every file, of which the last one counts: it has the lease and the receipts."""
+    """The places that get every file, of which the last one counts: it has the receipts. Each has a lease."""
 
     def __init__(self, stores: Sequence[Store], *, retry: int) -> None:
         self._stores = stores
         self._place = stores[-1]
         self.where = self._place.location
         self._tries = retry + 1
-        self._lease: Lease | None = None
+        self._leases: list[Lease] = []
         self._stopped = threading.Event()
 
     def open(self, *, exist_ok: bool, resume: bool) -> tuple[list[ShardEntry], bool]:
@@ -50,23 +53,27 @@ class Output:
         ExistingOutputError where something is there that must stay, ShardOwnedError where somebody writes.
         """
         self._refuse_what_is_there(exist_ok=exist_ok, resume=resume)
-        self._lease = acquire(
-            self._place, LEASES, "writer", what="this dataset", attempt=attempt_id(), on_takeover=lambda _: None
-        )
         try:
+            for store in self._stores:
+                self._leases.append(_leased(store))
             # Again: somebody may have finished meanwhile, or begun with a dataset of another kind.
             self._refuse_what_is_there(exist_ok=exist_ok, resume=resume)
             for store in self._stores:
                 store.remove_orphans()
                 store.remove_orphans(PRIVATE)
-            if resume:
-                return self._resumed()
+            if resume and has_index(self._place):
+                finished = read_index(self._place.get(INDEX), f"{self.where}/{INDEX}")
+                self._remove_private()
+                return finished, True
+            if not resume or any(map(is_withdrawing, self._stores)):
+                for store in self._stores:
+                    withdraw(store)
             for store in self._stores:
-                withdraw(store)
+                begin(store)
+            return self._resumed(), False
         except BaseException:
-            self.release()
+            self._leave()
             raise
-        return [], False
 
     def put_raw(self, name: str, raw: RawFile) -> None:
         """Store a file that may wait on the disk, everywhere; OutputError when that fails after all tries."""
@@ -85,13 +92,14 @@ class Output:
     def commit(self, shard: int, entry: ShardEntry) -> None:
         """Note that the shard's files are all there."""
         self.check()
-        self._place.put(_receipt(shard), index_bytes([entry]))
+        receipt = index_bytes([entry])
+        self._try(self._place, _receipt(shard), len(receipt), lambda place: place.put(_receipt(shard), receipt))
 
     def check(self) -> None:
-        """Return if the place is still this writer's; LeaseLostError where another one took it."""
-        if self._lease is not None:
-            self._lease.check()
-            self._lease.renew()
+        """Return if the places are still this writer's; LeaseLostError where another one took one."""
+        for lease in self._leases:
+            lease.check()
+            lease.renew()
 
     def finish(self, index: bytes) -> None:
         """Store the index, and remove what was noted on the way."""
@@ -107,10 +115,17 @@ class Output:
 
     def release(self) -> None:
         """Let the next one in. Twice is harmless."""
-        lease, self._lease = self._lease, None
-        if lease is not None:
+        while self._leases:
             with contextlib.suppress(StoreError):  # who comes next takes it from a dead one
-                lease.release()
+                self._leases.pop().release()
+
+    def _leave(self) -> None:
+        """Release the leases, and leave no trace of them where nothing is begun."""
+        with contextlib.suppress(StoreError):
+            for store, _ in zip(self._stores, self._leases, strict=False):  # as many as were taken
+                if all(info.path.startswith(f"{LEASES}/") for info in store.list(PRIVATE)):
+                    remove_private(store)
+        self.release()
 
     def _refuse_what_is_there(self, *, exist_ok: bool, resume: bool) -> None:
         for store in self._stores:
@@ -118,27 +133,32 @@ class Output:
             if exist_ok:
                 continue
             others = [info.path for info in store.list() if not info.path.startswith(f"{PRIVATE}/")]
-            if not others or (resume and INDEX in others):
+            if not others or (resume and has_index(self._place)):
                 continue
-            if INDEX in others:
+            if INDEX in others and not self._is_half_finished(store):
                 raise ExistingOutputError(store.location, f"holds a dataset already ({INDEX} is there)")
-            unknown = [path for path in others if not is_shard_file(path) or "/" in path]
+            unknown = [path for path in others if not (is_shard_file(path) or path == INDEX) or "/" in path]
             if unknown or not _is_unfinished(self._place):
                 shown = (unknown or others)[:3]
                 raise ExistingOutputError(store.location, f"is not empty ({', '.join(shown)}, ... are there)")
 
-    def _resumed(self) -> tuple[list[ShardEntry], bool]:
+    def _is_half_finished(self, store: Store) -> bool:
+        """Whether the index there is the one that only the place that counts did not get."""
         with contextlib.suppress(NotFoundError):
-            finished = read_index(self._place.get(INDEX), f"{self.where}/{INDEX}")
-            self._remove_private()
-            return finished, True
+            return store is not self._place and store.get(INDEX) == index_bytes(self._receipts())
+        return False
+
+    def _receipts(self) -> list[ShardEntry]:
         entries: list[ShardEntry] = []
-        for shard in range(len(self._place.list(PRIVATE, recursive=False))):
-            try:
-                raw = self._place.get(_receipt(shard))
-            except NotFoundError:
-                break
-            entries += read_index(raw, f"{self.where}/{_receipt(shard)}")
+        with contextlib.suppress(NotFoundError):
+            while True:
+                path = _receipt(len(entries))
+                entries += read_index(self._place.get(path), f"{self.where}/{path}")
+        return entries
+
+    def _resumed(self) -> list[ShardEntry]:
+        """What the receipts say, and nothing beside it is left; OutputError where a file is not as it was written."""
+        entries = self._receipts()
         for store in self._stores:
             keep = {file.basename: file.bytes for entry in entries for file in _stored(entry)}
             found = {info.path: info.size_bytes for info in store.list(recursive=False)}
@@ -149,7 +169,7 @@ class Output:
             for name in found:
                 if name not in keep and is_shard_file(name):
                     store.delete(name)
-        return entries, False
+        return entries
 
     def _try(self, store: Store, name: str, num_bytes: int, put: Callable[[Store], None]) -> None:
         for attempt in range(self._tries):
@@ -165,18 +185,25 @@ class Output:
                 error = caught
             if attempt + 1 < self._tries and self._stopped.wait(min(_FIRST_WAIT_S * 2**attempt, 5.0)):
                 break
-        raise OutputError(f"{store.location}/{name}", f"{error} ({attempt + 1} tries)") from error
+        tries = "1 try" if attempt == 0 else f"{attempt + 1} tries"
+        raise OutputError(f"{store.location}/{name}", f"{error} ({tries})") from error
 
     def _remove_private(self) -> None:
+        # With the leases held, so that nobody begins in a folder that is being removed.
         for store in self._stores:
-            for info in store.list(PRIVATE):
-                if not info.path.startswith(f"{LEASES}/"):
-                    store.delete(info.path)
+            remove_private(store)
         self.release()
-        for store in self._stores:
-            if store.capabilities.rename:
-                store.remove_folder(PRIVATE)
-                _remove_if_empty(store, PRIVATE.partition("/")[0])
+
+
+def _leased(store: Store) -> Lease:
+    for _ in range(_LEASE_TRIES - 1):
+        with contextlib.suppress(NotFoundError):
+            return _lease(store)
+    return _lease(store)
+
+
+def _lease(store: Store) -> Lease:
+    return acquire(store, LEASES, "writer", what="this dataset", attempt=attempt_id(), on_takeover=lambda _: None)
 
 
 def _receipt(shard: int) -> str:
@@ -189,40 +216,7 @@ def _stored(entry: ShardEntry) -> Iterator[FileEntry]:
 
 
 def _is_unfinished(store: Store) -> bool:
-    return bool(store.list(PRIVATE)) or "samples" in store.folders(".headrace")
-
-
-def has_index(store: Store) -> bool:
-    """Whether index.json is there."""
-    try:
-        store.head(INDEX)
-    except NotFoundError:
-        return False
-    return True
-
-
-def withdraw(store: Store, *, keep: Collection[str] = ()) -> None:
-    """Remove the dataset, its index first, so that no moment shows a part of it as whole.
-
-    Files that are no dataset's stay, and so does what is in the top-level folders to keep.
-    """
-    files = [info.path for info in store.list() if info.path.partition("/")[0] not in keep]
-    indexes = [path for path in files if path.rpartition("/")[2] == INDEX]
-    for path in sorted(indexes, key=lambda path: path.count("/")):
-        store.delete(path)
-    receipts = [path for path in files if f"/{PRIVATE}/shard." in f"/{path}"]
-    shards = [path for path in files if is_shard_file(path) and path not in receipts]
-    for path in receipts + shards:
-        store.delete(path)
-    if store.capabilities.rename:
-        for folder in sorted({path.rpartition("/")[0] for path in shards + indexes}, reverse=True):
-            _remove_if_empty(store, folder)
-
-
-def _remove_if_empty(store: Store, folder: str) -> None:
-    while folder and not store.list(folder) and not store.folders(folder):
-        store.remove_folder(folder)
-        folder = folder.rpartition("/")[0]
+    return bool(store.list(PRIVATE)) or PRIVATE.rpartition("/")[2] in store.folders(".headrace")
 
 
 def _put_pieces(store: Store, name: str, raw: RawFile) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Never
 
 from headrace.datasets.samples.index import INDEX, ShardEntry, read_index
-from headrace.datasets.samples.output import PRIVATE, is_shard_file
+from headrace.datasets.samples.withdrawal import PRIVATE, is_shard_file
 from headrace.errors import StoreError, UnfinishedDatasetError
 from headrace.store import Store
 

@@ -19,7 +19,7 @@ _CHUNK_BYTES = 8 << 20
 
 
 class PendingShard:
-    """Samples by `chunks.append` and `sizes.append`; spill() frees the memory, take() gives all and starts over."""
+    """Samples by `chunks.append`, which is all that takes one; spill() frees the memory, take() gives all."""
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder  # where a large shard waits; None for the system's own place
@@ -27,7 +27,7 @@ class PendingShard:
 
     def _reset(self) -> None:
         self.chunks: list[bytes] = []
-        self.sizes = array("I")
+        self._spilled_sizes = array("I")
         self._file: BinaryIO | None = None
 
     def spill(self) -> None:
@@ -35,11 +35,17 @@ class PendingShard:
         if self._file is None:
             self._file = tempfile.TemporaryFile(dir=self._folder)  # noqa: SIM115 - closed by RawFile or at the end
         self._file.writelines(self.chunks)
+        self._spilled_sizes.extend(map(len, self.chunks))
         self.chunks.clear()
+
+    def __len__(self) -> int:
+        """Samples."""
+        return len(self._spilled_sizes) + len(self.chunks)
 
     def take(self) -> tuple[NDArray[np.int64], list[bytes], BinaryIO | None]:
         """The samples' sizes, and their bytes: those in the file, then those in memory. Starts over."""
-        taken = np.array(self.sizes, np.int64), self.chunks, self._file
+        sizes = [np.array(self._spilled_sizes, np.int64), np.fromiter(map(len, self.chunks), np.int64)]
+        taken = np.concatenate(sizes), self.chunks, self._file
         self._reset()
         return taken
 

@@ -7,42 +7,33 @@
 A dataset has an index when, and only when, every shard that the index names is stored whole.
 """
 
+import contextlib
 import os
-from collections.abc import Callable, Iterable, Mapping
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from types import TracebackType
 from typing import Any, NoReturn, Self, TypedDict
 
-import numpy as np
-from numpy.typing import NDArray
-
 from headrace.datasets.samples.background import Background
-from headrace.datasets.samples.index import (
-    CsvEntry,
-    FileEntry,
-    JsonEntry,
-    MdsEntry,
-    ShardEntry,
-    TsvEntry,
-    XsvEntry,
-    index_bytes,
-    schema_of,
-)
-from headrace.datasets.samples.options import Place, opened_outputs, size_limit_bytes
-from headrace.datasets.samples.output import PRIVATE, Output
-from headrace.datasets.samples.pending import SPILL_BYTES, PendingShard, RawFile
+from headrace.datasets.samples.index import ShardEntry, index_bytes
+from headrace.datasets.samples.options import Place, checked_options, opened_outputs, size_limit_bytes
+from headrace.datasets.samples.output import Output
+from headrace.datasets.samples.pending import SPILL_BYTES, PendingShard
+from headrace.datasets.samples.places import overlap
 from headrace.datasets.samples.progress import ShardProgress
+from headrace.datasets.samples.storing import Storing, other_settings
+from headrace.datasets.samples.withdrawal import PRIVATE
 from headrace.errors import ClosedError, FieldError, OptionError, OutputError, WriteError
 from headrace.formats.compression import codec
-from headrace.formats.digests import Digests, checked_hashes, digests
+from headrace.formats.digests import checked_hashes
 from headrace.formats.sample_shards import LARGEST_OFFSET, SampleShards, ShardOptions
 from headrace.store import LocalStore
 
 __all__ = ["SampleWriter", "WriterOptions"]
 
-_ENTRIES: dict[str, Any] = {"mds": MdsEntry, "json": JsonEntry, "csv": CsvEntry, "tsv": TsvEntry, "xsv": XsvEntry}
 _DEFAULT_LIMIT = 1 << 26
-_SETTINGS = ("compression", "hashes", "size_limit")
+_open: "weakref.WeakSet[SampleWriter]" = weakref.WeakSet()
 
 
 class WriterOptions(TypedDict, total=False):
@@ -85,47 +76,48 @@ class SampleWriter:
     def __init__(
         self, shards: Callable[[ShardOptions], SampleShards], out: Place | tuple[Place, Place], given: WriterOptions
     ) -> None:
-        if unknown := set(given) - set(WriterOptions.__annotations__):
-            known = ", ".join(sorted(WriterOptions.__annotations__))
-            raise OptionError(min(unknown), given.get(min(unknown)), f"no such option; there are {known}")
-        self._codec = codec(given.get("compression") or None)
-        self._hashes = checked_hashes(given.get("hashes"))
+        checked_options(given, WriterOptions.__annotations__)
+        compressed, hashes = codec(given.get("compression") or None), checked_hashes(given.get("hashes"))
         size_limit = size_limit_bytes(given.get("size_limit", _DEFAULT_LIMIT))
-        self._options = ShardOptions(self._codec.name if self._codec else None, self._hashes, size_limit)
-        self._shards = shards(self._options)
-        max_workers, retry = given.get("max_workers"), given.get("retry", 2)
-        for option, value, least in (("max_workers", max_workers or 1, 1), ("retry", retry, 0)):
-            if not isinstance(value, int) or value < least:
-                raise OptionError(option, value, f"a whole number of at least {least}")
-        if given.get("exist_ok") and given.get("resume"):
-            raise OptionError("resume", True, "one of exist_ok, which starts over, and resume, which goes on")
-        stores = opened_outputs(out, keep_local=given.get("keep_local", False))
-        self._output = Output(stores, retry=retry)
-        self.where = self._output.where
+        options = ShardOptions(compressed.name if compressed else None, hashes, size_limit)
+        self._shards = shards(options)
         self._encode = self._shards.encode
         self._bytes_a_sample = self._shards.bytes_a_sample
         self._most_bytes = min(size_limit or LARGEST_OFFSET, LARGEST_OFFSET - self._shards.bytes_unseen)
         self._limited = bool(size_limit)
+        stores = opened_outputs(out, keep_local=given.get("keep_local", False))
+        if len(stores) > 1 and overlap(*stores):
+            raise OptionError("out", out, "a pair (local, remote) of places of which neither is inside the other")
+        self._output = Output(stores, retry=given.get("retry", 2))
+        self.where = self._output.where
         self._process = os.getpid()
-        self._entries, self._finished = self._output.open(
+        entries, self._finished = self._output.open(
             exist_ok=given.get("exist_ok", False), resume=given.get("resume", False)
         )
-        self.num_safe_samples = sum(entry.samples for entry in self._entries)  # in whole shards, as the writer opened
-        self.num_samples = self.num_safe_samples  # written so far, those included
-        self._num_shards = len(self._entries)
-        self._closed = self._finished
         try:
-            self._refuse_other_settings()
+            self.num_safe_samples = sum(entry.samples for entry in entries)  # in whole shards, as the writer opened
+            self.num_samples = self.num_safe_samples  # written so far, those included
+            self._num_shards = len(entries)
+            if entries and not self._finished:
+                self._refuse_other_settings(entries[0], options)
+            self._progress = ShardProgress(given.get("progress_bar", False), self.where, self._num_shards)
+            self._storing = Storing(
+                self._shards, options, compressed, self._output, entries=entries, progress=self._progress
+            )
+            folder = stores[-1].root / PRIVATE if isinstance(stores[-1], LocalStore) else None
+            self._pending = PendingShard(folder)
+            self._background: Background[tuple[int, ShardEntry]] = Background(
+                given.get("max_workers"), self._storing.note
+            )
+            self._begin_shard()
+            self._closed = self._finished
         except BaseException:
             self._output.release()
             raise
         if self._finished:
             self._output.release()
-        folder = stores[-1].root / PRIVATE if isinstance(stores[-1], LocalStore) else None
-        self._pending = PendingShard(folder)
-        self._background: Background[tuple[int, ShardEntry]] = Background(max_workers, self._commit)
-        self._progress = ShardProgress(given.get("progress_bar", False), self.where, self._num_shards)
-        self._begin_shard()
+        else:
+            _open.add(self)
 
     def write(self, sample: Mapping[str, Any]) -> None:
         """Append one sample; FieldError, with its number and column, where it does not fit, and then nothing happened.
@@ -139,16 +131,16 @@ class SampleWriter:
         if self._running_bytes + size > self._watch_bytes:
             self._make_room(size)
         self._running_bytes += size
-        self._pending.chunks.append(data)
-        self._pending.sizes.append(len(data))
+        self._pending.chunks.append(data)  # from here on the sample is in, even if Ctrl-C comes next
         self.num_samples += 1
 
     def flush_shard(self) -> None:
         """End the shard here, if it has any sample; the next one begins another."""
         if self._closed or self._background.failure is not None:
             self._refuse()
-        if self._pending.sizes:
-            self._end_shard()
+        if len(self._pending):
+            with self._spoiled_by_failure():
+                self._end_shard()
 
     def finish(self) -> None:
         """Store the rest and the index. Twice is harmless; after a failure it raises that again.
@@ -161,12 +153,12 @@ class SampleWriter:
             return
         self._refuse_fork()
         try:
-            if self._background.failure is None and self._pending.sizes:
+            if self._background.failure is None and len(self._pending):
                 self._end_shard()
             self._background.drain()
             if self._background.failure is not None:
                 self._refuse()
-            self._output.finish(index_bytes(self._entries))
+            self._output.finish(index_bytes(self._storing.entries))
             self._finished = True
         except Exception as error:
             self._background.fail(error)
@@ -192,8 +184,10 @@ class SampleWriter:
 
     def __del__(self) -> None:
         # Dropped without an end: another writer of this process must be able to take the place.
+        # Where the last reference was one of its own threads', which cannot wait for itself, the place stays taken.
         if not getattr(self, "_closed", True):
-            self._give_up()
+            with contextlib.suppress(RuntimeError):
+                self._give_up()
 
     def _give_up(self) -> None:
         if self._process == os.getpid():
@@ -212,78 +206,39 @@ class SampleWriter:
                 problem = f"the sample needs {alone} bytes in its shard, which has at most {LARGEST_OFFSET}"
                 raise FieldError(", ".join(self._column_names()), problem, f"sample {self.num_samples}")
             # Streaming begins with an empty shard where the first sample is larger than the limit.
-            if self._pending.sizes or (self._limited and self._num_shards == 0):
-                self._end_shard()
+            if len(self._pending) or (self._limited and self._num_shards == 0):
+                with self._spoiled_by_failure():
+                    self._end_shard()
         if self._running_bytes + size > SPILL_BYTES and self._pending.chunks:
-            self._pending.spill()
+            with self._spoiled_by_failure():
+                self._pending.spill()
         self._watch_bytes = min(self._most_bytes, self._running_bytes + size + SPILL_BYTES)
 
     def _end_shard(self) -> None:
-        sizes, chunks, file = self._pending.take()
-        self._background.submit(partial(self._stored, self._num_shards, sizes, chunks, file))
+        self._background.submit(partial(self._storing.store, self._num_shards, *self._pending.take()))
         self._num_shards += 1
         self._begin_shard()
 
-    def _stored(self, shard: int, sizes: NDArray[np.int64], chunks: list[bytes], file: Any) -> tuple[int, ShardEntry]:
-        """Compresses, hashes and stores the files of a shard; runs on a thread. The entry for the index comes back."""
-        self._output.check()
-        name = f"shard.{shard:05d}.{self._shards.format}"
-        raw = RawFile(self._shards.head(sizes), chunks, file)
-        chunks.clear()
+    @contextlib.contextmanager
+    def _spoiled_by_failure(self) -> Iterator[None]:
+        """A block that leaves samples half way when it fails, be it by Ctrl-C: then the writer writes no more."""
         try:
-            files = {f"{form}_data": entry for form, entry in self._store(name, raw)}
-        finally:
-            raw.close()
-        if (meta := self._shards.meta(sizes)) is not None:
-            files |= {f"{form}_meta": entry for form, entry in self._store(f"{name}.meta", RawFile(meta, []))}
-        entry: ShardEntry = _ENTRIES[self._shards.format](
-            version=2, samples=len(sizes), **self._options._asdict(), **files, **self._shards.schema()
-        )
-        return shard, entry
-
-    def _store(self, name: str, raw: RawFile) -> list[tuple[str, FileEntry | None]]:
-        found = Digests(self._hashes)
-        if self._hashes:
-            for piece in raw.pieces():
-                found.update(piece)
-        entry = FileEntry(name, raw.num_bytes, found.hex())
-        if self._codec is None:
-            self._output.put_raw(name, raw)
-            return [("raw", entry), ("zip", None)]
-        data = self._codec.compress(raw.whole())
-        zip_name = f"{name}.{self._codec.extension}"
-        self._output.put(zip_name, data)
-        return [("raw", entry), ("zip", FileEntry(zip_name, len(data), digests(self._hashes, data)))]
-
-    def _commit(self, result: tuple[int, ShardEntry]) -> None:
-        shard, entry = result
-        self._output.commit(shard, entry)
-        self._entries.append(entry)
-        self._progress.stored(entry.samples)
+            yield
+        except Exception as error:
+            self._background.fail(error)
+            self._refuse()
+        except BaseException:
+            self._background.fail(self._interrupted())
+            raise
 
     def _column_names(self) -> list[str]:
         schema = self._shards.schema()
         return list(schema.get("column_names") or schema["columns"])
 
-    def _refuse_other_settings(self) -> None:
+    def _refuse_other_settings(self, first: ShardEntry, options: ShardOptions) -> None:
         """OptionError where the shards that are there were written with other columns or options."""
-        if not self._entries:
-            return
-        first = self._entries[0]
-        asked = _ENTRIES[self._shards.format](
-            version=2,
-            samples=0,
-            **self._options._asdict(),
-            **self._shards.schema(),
-            raw_data=first.raw_data,
-            zip_data=None,
-            **({"raw_meta": first.raw_data, "zip_meta": None} if self._shards.has_meta else {}),
-        )
-        settings = {name: (getattr(first, name), getattr(asked, name)) for name in _SETTINGS}
-        settings["columns"] = (schema_of(first), schema_of(asked))
-        for name, (stored, wanted) in settings.items():
-            if stored != wanted and not self._finished:
-                raise OptionError(name, wanted, f"{stored!r}, with which {self.where} was begun, to resume it")
+        for name, (stored, wanted) in other_settings(first, self._shards, options).items():
+            raise OptionError(name, wanted, f"{stored!r}, with which {self.where} was begun, to resume it")
 
     def _close(self) -> None:
         self._closed = True
@@ -296,13 +251,28 @@ class SampleWriter:
         self._refuse_fork()
         failure = self._background.failure
         if failure is None and not self._finished:
-            raise ClosedError(f"{self.where}: this writer was interrupted; there is no index")
+            raise self._interrupted()
         if failure is None:
             raise ClosedError(f"{self.where}: this writer is finished; open another to write another dataset")
-        if isinstance(failure, WriteError):
+        if isinstance(failure, WriteError | ClosedError):
             raise failure
         raise OutputError(self.where, f"{type(failure).__name__}: {failure}") from failure
 
+    def _interrupted(self) -> ClosedError:
+        return ClosedError(f"{self.where}: this writer was interrupted; one with resume=True goes on, if need be")
+
     def _refuse_fork(self) -> None:
         if self._process != os.getpid():
-            raise ClosedError(f"{self.where}: this writer belongs to the process that opened it; write there")
+            raise self._inherited()
+
+    def _inherited(self) -> ClosedError:
+        return ClosedError(f"{self.where}: this writer belongs to the process that opened it; write there")
+
+    @staticmethod
+    def _refuse_in_child() -> None:
+        # Here and not in write(), which has no time to ask whose process this is.
+        for writer in _open:
+            writer._background.fail(writer._inherited())
+
+
+os.register_at_fork(after_in_child=SampleWriter._refuse_in_child)

@@ -19,8 +19,16 @@ from headrace.datasets.samples.dataset import SampleDataset
 from headrace.datasets.samples.index import INDEX, ShardIndex
 from headrace.datasets.samples.merge import merge_index
 from headrace.datasets.samples.options import Place, opened_place
-from headrace.datasets.samples.output import LEASES, PRIVATE, has_index, is_shard_file, withdraw
 from headrace.datasets.samples.sample_writer import SampleWriter
+from headrace.datasets.samples.withdrawal import (
+    LEASES,
+    PRIVATE,
+    begin,
+    has_index,
+    is_shard_file,
+    remove_private,
+    withdraw,
+)
 from headrace.datasets.samples.writer import MDSWriter
 from headrace.errors import (
     ExistingOutputError,
@@ -100,8 +108,11 @@ class SampleStorage:
         if self._plan() != plan:
             self.store.put(_PLAN, plan.to_json())
         # The index first, here and in each folder: no moment shows a part as a whole.
-        self.store.delete(INDEX)
         withdraw(self.store, keep=frozenset(folders))
+        for folder in known:
+            if folder not in folders:
+                self._remove_task(folder)
+        begin(self.store)
 
     def planned_tasks(self) -> list[str] | None:
         """The tasks recorded, or those whose folders make up the dataset; None where there are none."""
@@ -201,11 +212,17 @@ class SampleStorage:
 
     def _remove_private(self) -> None:
         self.store.delete(_PLAN)
-        if self.store.capabilities.rename:
-            self.store.remove_folder(PRIVATE)
-            private = PRIVATE.partition("/")[0]
-            if not self.store.list(private) and not self.store.folders(private):
-                self.store.remove_folder(private)
+        for folder in self._task_folders():  # one that was killed after its index has not tidied up
+            remove_private(FolderStore(self.store, folder))
+        remove_private(self.store)
+
+    def _remove_task(self, folder: str) -> None:
+        """Remove what a task of another plan wrote, also where it did not end; other files stay."""
+        part = FolderStore(self.store, folder)
+        withdraw(part)
+        remove_private(part)
+        if self.store.capabilities.rename and not part.list() and not part.folders():
+            self.store.remove_folder(folder)
 
 
 class _TaskWriter:

@@ -31,7 +31,7 @@ class MDSWriter(SampleWriter):
         **options: Unpack[WriterOptions],
     ) -> None:
         compiled = SampleColumns(columns, ignore_extra=options.get("ignore_extra", False))
-        if compiled.unsafe and not allow_unsafe_types:
+        if compiled.unsafe and allow_unsafe_types is not True:
             shown = {name: columns[name] for name in compiled.unsafe}
             raise OptionError(
                 "columns", shown, "allow_unsafe_types=True beside pickles, which run code when read; json is safe"

@@ -1,0 +1,274 @@
+"""Who else writes where a dataset of samples is written: other processes, forked children; and Ctrl-C."""
+
+import gc
+import linecache
+import multiprocessing
+import os
+import random
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import headrace
+from headrace.datasets import JSONWriter, MDSWriter, SampleDataset
+from headrace.datasets.samples import output
+from headrace.errors import (
+    ClosedError,
+    ExistingOutputError,
+    HeadraceError,
+    LeaseLostError,
+    ShardOwnedError,
+    WriteError,
+)
+from headrace.store import LocalStore, MemoryStore
+from headrace.testing import FaultStore, Refuse, Rule, Run
+from writing_scenes import COLUMNS, FORMATS, everything_in, fill, ids_in, sample, write
+
+FORK = multiprocessing.get_context("fork")
+HOME = str(Path(headrace.__file__).parent)
+EACH_FORMAT = pytest.mark.parametrize("writer", FORMATS.values(), ids=FORMATS)
+
+
+class OwnError(Exception):
+    """The user's."""
+
+
+def in_child(function, *arguments):
+    """Starts function in a forked process; its outcome comes through the returned pipe."""
+    receiver, sender = FORK.Pipe(duplex=False)
+
+    def main():
+        try:
+            sender.send(("returned", function(*arguments)))
+        except BaseException as error:
+            sender.send(("raised", error))
+        os._exit(0)
+
+    process = FORK.Process(target=main)
+    process.start()
+    sender.close()
+    return process, receiver
+
+
+def write_two(folder, barrier, offset_s, first, options):
+    barrier.wait()
+    time.sleep(offset_s)
+    store = LocalStore(folder, fsync=False)
+    write(store, [first, first + 1], writer=JSONWriter, a_shard=1, hashes=["xxh64"], **options)
+    return first
+
+
+@pytest.mark.parametrize("name", ["default", "exist_ok", "resume"])
+def test_of_two_processes_on_one_directory_one_is_refused_or_one_replaces_the_other_50_times(name, tmp_path):
+    draw = random.Random(name)
+    refused = 0
+    options = {} if name == "default" else {name: True}
+    for repeat in range(50):
+        folder = tmp_path / str(repeat)
+        barrier = FORK.Barrier(2)
+        children = [in_child(write_two, folder, barrier, draw.uniform(0, 0.02), first, options) for first in (10, 20)]
+        outcomes = [receiver.recv() for _, receiver in children]
+        for process, _ in children:
+            process.join()
+        winners = [first for kind, first in outcomes if kind == "returned"]
+        losers = [error for kind, error in outcomes if kind == "raised"]
+        assert winners, losers
+        assert name != "default" or len(winners) == 1
+        known = (ShardOwnedError, ExistingOutputError, ClosedError)  # the last where resume=True met a whole one
+        assert all(isinstance(error, known) for error in losers), losers
+        refused += len(losers)
+        assert ids_in(folder, verify=True) in [[first, first + 1] for first in winners]
+        files = ["index.json", *(f"shard.{n:05d}.json{meta}" for n in range(2) for meta in ("", ".meta"))]
+        assert everything_in(folder) == files
+    assert refused > 0
+
+
+def test_a_second_writer_of_this_process_is_refused_with_pid_and_host_and_leaves_the_first_alone(tmp_path):
+    for options in ({}, {"exist_ok": True}, {"resume": True}):
+        with MDSWriter(columns=COLUMNS, out=tmp_path / "x", exist_ok=True) as writing:
+            fill(writing, range(15))
+            with pytest.raises(ShardOwnedError, match=f"process {os.getpid()} on host {os.uname().nodename}"):
+                write(tmp_path / "x", range(3), **options)
+            fill(writing, range(15, 25))
+        assert ids_in(tmp_path / "x") == list(range(25))
+
+
+def test_a_stopped_writer_is_alive_and_a_dead_ones_place_is_taken(tmp_path):
+    def stop():
+        with MDSWriter(columns=COLUMNS, out=tmp_path) as writing:
+            fill(writing, range(15))
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+    process, _ = in_child(stop)
+    _, status = os.waitpid(process.pid, os.WUNTRACED)
+    assert os.WIFSTOPPED(status)
+    with pytest.raises(ShardOwnedError, match=f"process {process.pid} "):
+        write(tmp_path, range(3))
+    os.kill(process.pid, signal.SIGKILL)
+    process.join()
+    write(tmp_path, range(3))
+    assert ids_in(tmp_path) == [0, 1, 2]
+    assert everything_in(tmp_path) == ["index.json", "shard.00000.mds"]
+
+
+@EACH_FORMAT
+def test_a_writer_whose_place_was_taken_commits_nothing(writer, tmp_path):
+    """As after a day without a network, when the lease is expired."""
+    store = LocalStore(tmp_path, fsync=False)
+    writing = writer(columns=COLUMNS, out=store)
+    fill(writing, range(5))
+    for info in store.list(output.LEASES):
+        store.delete(info.path)
+    write(store, range(100, 103), writer=writer)
+    with pytest.raises(LeaseLostError):
+        writing.finish()
+    assert ids_in(store) == [100, 101, 102]
+    assert not (tmp_path / ".headrace").exists()
+
+
+@pytest.mark.parametrize("begun", [0, 5, 15])
+@EACH_FORMAT
+def test_a_forked_child_does_not_touch_its_parents_writer(writer, begun, tmp_path):
+    with writer(columns=COLUMNS, out=tmp_path, max_workers=1) as writing:
+        fill(writing, range(begun))
+
+        def child():
+            uses = [lambda: writing.write(sample(begun)), writing.flush_shard, writing.finish]
+            for use in (*uses, lambda: fill(writing, range(1000), 1)):
+                with pytest.raises(ClosedError, match="belongs to the process that opened it"):
+                    use()
+            with pytest.raises(OwnError), writing:
+                raise OwnError
+            writing.cancel_future_jobs()
+            writing.__del__()
+
+        process, receiver = in_child(child)
+        assert receiver.poll(30), "the child hangs"
+        assert receiver.recv() == ("returned", None)
+        process.join()
+        fill(writing, range(begun, 25))
+    assert ids_in(tmp_path) == list(range(25))
+    assert not (tmp_path / ".headrace").exists()
+
+
+def interrupted(call, nth):
+    """Calls it, and raises KeyboardInterrupt at the nth line of ours in this thread; whether it came so far.
+
+    Not at `with` lines: they are passed a second time before __exit__ is called, where no signal is looked for.
+    """
+    count = 0
+
+    def at_line(frame, event, _):
+        nonlocal count
+        if event == "line" and frame.f_code.co_filename.startswith(HOME):
+            if not linecache.getline(frame.f_code.co_filename, frame.f_lineno).lstrip().startswith("with "):
+                count += 1
+            if count == nth:
+                count += 1
+                raise KeyboardInterrupt
+        return at_line
+
+    gc.disable()  # finalizers have lines, too
+    sys.settrace(lambda frame, event, _: at_line)
+    try:
+        call()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        sys.settrace(None)
+        gc.enable()
+    return count > nth
+
+
+USES = {
+    "a write": lambda writing: writing.write(sample(3)),
+    "a write that ends a shard": lambda writing: writing.write({"id": 3, "text": "x" * 300}),
+    "flush_shard": lambda writing: writing.flush_shard(),
+    "finish": lambda writing: writing.finish(),
+}
+
+
+@pytest.mark.parametrize("use", USES)
+@EACH_FORMAT
+def test_an_interrupt_at_any_line_leaves_the_sample_whole_or_out_or_the_writer_refuses(writer, use):
+    """The user catches it, writes one more, and finishes: what is committed is what was written, in order."""
+    outcomes = set()
+    for nth in range(1, 2000):
+        store = MemoryStore()
+        writing = writer(columns=COLUMNS, out=store, size_limit=200, max_workers=1)
+        for number in range(3):
+            writing.write(sample(number))
+        came = interrupted(lambda writing=writing: USES[use](writing), nth)
+        refused = False
+        try:
+            if use != "finish":
+                writing.write(sample(4))
+            writing.finish()
+        except (WriteError, ClosedError):
+            refused = True
+        found = ids_or_none(store)
+        if use == "finish":
+            assert found in (None, [0, 1, 2])
+            assert refused == (found is None) or (refused and found is not None and came)
+        elif refused:
+            assert found is None
+        else:
+            assert found in ([0, 1, 2, 4], [0, 1, 2, 3, 4])
+        outcomes.add("refused" if refused else str(found))
+        del writing
+        if not came:
+            assert not refused
+            break
+    assert not came
+    assert len(outcomes) > 1
+
+
+def ids_or_none(store):
+    try:
+        dataset = SampleDataset(store)
+        found = [one["id"] for one in dataset[:]]
+    except HeadraceError:
+        return None
+    assert dataset.verify() == []
+    return found
+
+
+def test_after_an_interrupted_finish_another_writer_of_the_process_gets_in(tmp_path):
+    interrupt = Rule(Refuse(KeyboardInterrupt()), "put", "index.json", times=1)
+    store = FaultStore(LocalStore(tmp_path, fsync=False), [interrupt])
+    with pytest.raises(KeyboardInterrupt), MDSWriter(columns=COLUMNS, out=store) as writing:
+        fill(writing, range(15))
+    with pytest.raises(ClosedError, match="interrupted"):
+        writing.finish()
+    assert ids_in(tmp_path) is None
+    write(store, range(3))
+    assert ids_in(tmp_path) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("what", ["write", "finish"])
+def test_ctrl_c_while_a_writer_waits_for_a_slow_store_ends_it_soon(what, tmp_path):
+    """A real signal, as the main thread waits for a thread."""
+
+    def main():
+        def interrupt(call):
+            time.sleep(0.2)
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.2)
+
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        store = FaultStore(LocalStore(tmp_path / "out"), [Rule(Run(interrupt), "put", "shard.00000.mds", times=1)])
+        with MDSWriter(columns=COLUMNS, out=store, max_workers=1) as writing:
+            fill(writing, range(1000 if what == "write" else 10))
+
+    process, receiver = in_child(main)
+    assert receiver.poll(30), "it hangs"
+    kind, error = receiver.recv()
+    process.join()
+    assert kind == "raised"
+    assert isinstance(error, KeyboardInterrupt)
+    assert ids_in(tmp_path / "out") is None
+    write(tmp_path / "out", range(3))
+    assert ids_in(tmp_path / "out") == [0, 1, 2]

@@ -157,6 +157,11 @@ class LocalDataset(SampleDataset):
     ) -> None:
         super().__init__(local, split, allow_unsafe_types, **options)
 
+    def get_item(self, sample_id: int) -> dict[str, Any]:
+        """self[sample_id]."""
+        sample: dict[str, Any] = self[sample_id]
+        return sample
+
     @property
     def num_samples(self) -> int:
         """len(self)."""

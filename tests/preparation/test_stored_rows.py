@@ -141,6 +141,14 @@ def test_documents_of_other_types_have_one_column_or_their_fields(tmp_path):
     assert (rows_of(path), columns(path)) == ([{"document": "x"}, {"document": [1]}], {"document": "json"})
 
 
+def test_documents_of_another_program_are_bytes(tmp_path):
+    path = write(DocumentStorage(tmp_path / "a", DocumentJsonFormat()), [{"a": 1}], [[2]])
+    (path / "headrace.json").unlink()
+    shutil.rmtree(path / ".headrace")
+    assert rows_of(path, 2) == [{"document": b'{"a":1}'}, {"document": b"[2]"}]
+    assert columns(path) == {"document": "bytes"}
+
+
 def test_json_documents_are_all_objects_or_none_is(tmp_path):
     path = write(DocumentStorage(tmp_path / "a", DocumentJsonFormat()), [{"a": 1}], [5])
     with pytest.raises(InputError, match="a, document 1: the first document is a JSON object, but not this one"):

@@ -152,6 +152,14 @@ def test_a_file_that_is_no_parquet_and_one_that_is_cut_are_refused(tmp_path):
         rows_of(path)
 
 
+def test_a_partition_folder_is_refused_since_its_column_would_be_lost(tmp_path):
+    (tmp_path / "in" / "year=2020").mkdir(parents=True)
+    path = write_parquet(tmp_path / "in" / "year=2020" / "a.parquet")
+    with pytest.raises(InputError, match=r"a\.parquet: lies in the folder 'year=2020', which stands for a column"):
+        row_sources(tmp_path / "in")
+    assert len(rows_of(path)) == NUM_ROWS
+
+
 def test_a_column_that_is_there_twice_is_refused(tmp_path):
     table = pa.table([pa.array([1]), pa.array([2])], names=["a", "a"])
     pq.write_table(table, tmp_path / "a.parquet")

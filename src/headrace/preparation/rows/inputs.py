@@ -86,9 +86,22 @@ def _sources_at(
         yield stored_source(path, sequence_length)
     elif files := list(files_below(path, _kind)):
         for file in files:
+            _refuse_partition(path, Path(file))
             yield _file_source(file, delimiter, quotes)
     else:
         raise InputError(str(given), f"holds no dataset and no file of a known kind ({_KNOWN})")
+
+
+def _refuse_partition(folder: Path, file: Path) -> None:
+    """InputError for a file in a folder such as `year=2020`, by which other programs mean one more column."""
+    if _kind(file.name) == "parquet":
+        for part in file.relative_to(folder).parts[:-1]:
+            if "=" in part:
+                raise InputError(
+                    str(file),
+                    f"lies in the folder {part!r}, which stands for a column that is not in the file; name the files "
+                    "themselves to convert them without it",
+                )
 
 
 def _kind(name: str) -> str | None:

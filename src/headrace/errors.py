@@ -277,10 +277,17 @@ class OutputError(WriteError, OSError):
 class ShardOwnedError(WriteError):
     """Another writer holds the lease of this shard (or of the whole dataset)."""
 
-    def __init__(self, where: str, what: str, holder: Mapping[str, Any], age_s: float) -> None:
+    def __init__(
+        self,
+        where: str,
+        what: str,
+        holder: Mapping[str, Any],
+        age_s: float,
+        advice: str = "give each shard one writer, or pass force=True if that process is stuck for good",
+    ) -> None:
         super().__init__(
             f"{where}: {what} is being written by process {holder.get('pid')} on host {holder.get('host')} "
-            f"since {age_s:.0f} s; give each shard one writer, or pass force=True if that process is stuck for good"
+            f"since {age_s:.0f} s; {advice}"
         )
         self.where, self.what, self.holder, self.age_s = where, what, dict(holder), age_s
 

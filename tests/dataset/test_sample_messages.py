@@ -1,5 +1,7 @@
 """What goes wrong with samples is answered with what, where, found, expected, and what to do."""
 
+import os
+
 import pytest
 
 from headrace import (
@@ -7,13 +9,16 @@ from headrace import (
     LocalDataset,
     MDSWriter,
     SampleDataset,
+    SampleStorage,
     TSVWriter,
 )
 from headrace.errors import (
+    ExistingOutputError,
     HeadraceError,
     ManifestError,
     NoDatasetError,
     OptionError,
+    ShardOwnedError,
 )
 
 COLUMNS = {"id": "int", "text": "str"}
@@ -124,3 +129,53 @@ def test_bytes_that_are_no_image_are_told_without_the_address_of_anything(tmp_pa
     with says(HeadraceError, "sample 0, field 'photo'", "no image file that can be read") as caught:
         write(tmp_path, {"photo": b"nope"}, columns={"photo": "jpeg"})
     assert "0x" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("writer", "separators"), [(CSVWriter, "commas"), (TSVWriter, "tabs")])
+def test_a_separator_is_an_option_of_xsv_shards_only(writer, separators, tmp_path):
+    with says(OptionError, "separator=';'", f"separated by {separators}", "XSVWriter"):
+        write(tmp_path / "out", writer=writer, separator=";")
+
+
+def test_a_url_that_names_no_directory_is_no_place_to_read(tmp_path):
+    for url in ("s3://bucket/x", "http://host/x"):
+        with says(OptionError, f"directory='{url}'", "a Store for what any other URL names"):
+            SampleDataset(url)
+
+
+def test_a_file_in_the_place_of_the_directory_is_said_to_be_one(tmp_path):
+    (tmp_path / "out").write_text("x")
+    for options in ({}, {"exist_ok": True}, {"resume": True}):
+        with says(ExistingOutputError, "out is a file; write to an empty directory, or remove it"):
+            write(tmp_path / "out", **options)
+    assert (tmp_path / "out").read_text() == "x"
+
+
+@pytest.mark.parametrize(
+    ("names", "shown"),
+    [
+        (["notes.txt"], r"\(notes.txt is there\)"),
+        (["a", "b", "c"], r"\(a, b, c are there\)"),
+        (["a", "b", "c", "d"], r"\(a, b, c, ... are there\)"),
+    ],
+)
+def test_what_lies_in_the_way_is_named_and_so_is_what_exist_ok_would_do(names, shown, tmp_path):
+    for name in names:
+        (tmp_path / name).touch()
+    with says(
+        ExistingOutputError, shown, "exist_ok=True, which removes shards and an index and leaves all other files"
+    ):
+        write(tmp_path)
+    write(tmp_path, exist_ok=True)
+    assert {path.name for path in tmp_path.iterdir()} == {*names, "index.json", "shard.00000.mds"}
+
+
+def test_a_living_writer_in_the_way_is_named_with_what_can_be_done(tmp_path):
+    with MDSWriter(columns=COLUMNS, out=tmp_path):
+        with says(ShardOwnedError, f"by process {os.getpid()} ", "a directory of its own", "or end it") as caught:
+            write(tmp_path)
+        assert "force" not in str(caught.value)
+    storage = SampleStorage(tmp_path / "parts", COLUMNS)
+    storage.record_plan(["a" * 32])
+    with storage.task_writer(0, "a" * 32), says(ShardOwnedError, "this part is being written", "or end it"):
+        storage.record_plan(["b" * 32], overwrite=True)

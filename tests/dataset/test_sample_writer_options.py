@@ -102,7 +102,7 @@ def test_what_is_no_place_is_refused(out, tmp_path, monkeypatch):
 @pytest.mark.parametrize("out", ["s3://bucket/x", "gs://bucket/x", "http://host/x", ("local", "s3://bucket/x"), ""])
 def test_a_url_of_another_kind_is_refused_and_no_directory_of_that_name_appears(out, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ValueError, match=r"is a URL, but LocalStore needs a directory|names no directory"):
+    with pytest.raises(OptionError, match=r"out=.*a directory, a file:// URL, or a Store for what any other URL names"):
         MDSWriter(columns=COLUMNS, out=out)
     assert everything_in(tmp_path) == []
 

@@ -240,10 +240,11 @@ def test_resuming_refuses_shards_that_are_not_as_they_were_written():
     for wrong in (b"", b"x" * 40):
         store = written_until_the_index(MemoryStore(), range(15))
         store.put("shard.00001.mds", wrong)
-        with pytest.raises(OutputError, match=rf"shard\.00001\.mds: .*it has {len(wrong)} bytes, but \d+ were written"):
+        said = rf"shard\.00001\.mds has {len(wrong)} bytes, but \d+ were written; .*without resume=True"
+        with pytest.raises(UnfinishedDatasetError, match=said):
             MDSWriter(columns=COLUMNS, out=store, resume=True)
         store.delete("shard.00001.mds")
-        with pytest.raises(OutputError, match=r"shard\.00001\.mds: .*it has no bytes"):
+        with pytest.raises(UnfinishedDatasetError, match=r"shard\.00001\.mds has no bytes"):
             MDSWriter(columns=COLUMNS, out=store, resume=True)
         write(store, range(3))
         assert ids_in(store) == [0, 1, 2]

@@ -121,7 +121,9 @@ def _merge_below(out: Root, keep_local: bool = True, download_timeout: float = 6
     if len(output.roots) > 1:
         _refuse_what_only_local_has(output.roots[0], found)
     if not any(found.indexed):  # "" is the root's own
-        problem = "has an index, but no parts below it" if found.indexed else f"holds no parts, that is no {INDEX}"
+        problem = (
+            "has an index, but no parts below it" if found.indexed else f"has no parts, that is folders with an {INDEX}"
+        )
         raise NoDatasetError(found.location, f"{problem}: nothing was merged")
     _merge(output, found, found.indexed, named=False)
 

@@ -64,7 +64,12 @@ def opened_place(place: Place, option: str) -> Store:
         return place
     if not isinstance(place, str | Path):
         raise OptionError(option, place, "a directory, a Store, or a pair (local, remote) of these")
-    return LocalStore(place)
+    try:
+        return LocalStore(place)
+    except ValueError:
+        raise OptionError(
+            option, place, "a directory, a file:// URL, or a Store for what any other URL names"
+        ) from None
 
 
 def opened_outputs(out: Place | tuple[Place, Place], *, keep_local: bool) -> list[Store]:

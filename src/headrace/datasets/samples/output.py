@@ -27,10 +27,19 @@ from headrace.datasets.samples.withdrawal import (
     remove_private,
     withdraw,
 )
-from headrace.errors import ExistingOutputError, NotFoundError, OutputError, StoreError
-from headrace.store import Lease, Store, acquire, attempt_id
+from headrace.errors import (
+    ExistingOutputError,
+    NotFoundError,
+    OutputError,
+    ShardOwnedError,
+    StoreError,
+    UnfinishedDatasetError,
+)
+from headrace.store import Lease, LocalStore, Store, acquire, attempt_id
 
-__all__ = ["Output"]
+__all__ = ["OWNED", "Output"]
+
+OWNED = "write to a directory of its own, wait until that process is done, or end it, which lets the next one in"
 
 _FIRST_WAIT_S = 0.1
 _LEASE_TRIES = 100  # somebody who just finished may remove the folder that the lease is put into
@@ -129,6 +138,8 @@ class Output:
 
     def _refuse_what_is_there(self, *, exist_ok: bool, resume: bool) -> None:
         for store in self._stores:
+            if isinstance(store, LocalStore) and store.root.is_file():
+                raise ExistingOutputError(store.location, "is a file", "remove it")
             refuse_shards(store)
             if exist_ok:
                 continue
@@ -139,8 +150,7 @@ class Output:
                 raise ExistingOutputError(store.location, f"holds a dataset already ({INDEX} is there)")
             unknown = [path for path in others if not (is_shard_file(path) or path == INDEX) or "/" in path]
             if unknown or not _is_unfinished(self._place):
-                shown = (unknown or others)[:3]
-                raise ExistingOutputError(store.location, f"is not empty ({', '.join(shown)}, ... are there)")
+                raise _not_empty(store, unknown or others)
 
     def _is_half_finished(self, store: Store) -> bool:
         """Whether the index there is the one that only the place that counts did not get."""
@@ -157,15 +167,16 @@ class Output:
         return entries
 
     def _resumed(self) -> list[ShardEntry]:
-        """What the receipts say, and nothing beside it is left; OutputError where a file is not as it was written."""
+        """What the receipts say; nothing beside it is left. UnfinishedDatasetError for a file not as it was written."""
         entries = self._receipts()
         for store in self._stores:
             keep = {file.basename: file.bytes for entry in entries for file in _stored(entry)}
             found = {info.path: info.size_bytes for info in store.list(recursive=False)}
             for name, num_bytes in keep.items():
                 if found.get(name) != num_bytes:
-                    problem = f"it has {found.get(name, 'no')} bytes, but {num_bytes} were written"
-                    raise OutputError(f"{store.location}/{name}", f"{problem}; remove the directory and start over")
+                    problem = f"{name} has {found.get(name, 'no')} bytes, but {num_bytes} were written"
+                    advice = "it cannot be gone on with: write it again without resume=True"
+                    raise UnfinishedDatasetError(store.location, problem, advice)
             for name in found:
                 if name not in keep and is_shard_file(name):
                     store.delete(name)
@@ -191,8 +202,17 @@ class Output:
     def _remove_private(self) -> None:
         # With the leases held, so that nobody begins in a folder that is being removed.
         for store in self._stores:
-            remove_private(store)
+            if has_index(store):  # a local copy of what was finished by another pair may be half removed
+                remove_private(store)
         self.release()
+
+
+def _not_empty(store: Store, paths: Sequence[str]) -> ExistingOutputError:
+    shown = ", ".join(paths[:3]) + ", ..." * (len(paths) > 3)
+    problem = f"is not empty ({shown} {'is' if len(paths) == 1 else 'are'} there)"
+    return ExistingOutputError(
+        store.location, problem, "pass exist_ok=True, which removes shards and an index and leaves all other files"
+    )
 
 
 def _leased(store: Store) -> Lease:
@@ -203,7 +223,10 @@ def _leased(store: Store) -> Lease:
 
 
 def _lease(store: Store) -> Lease:
-    return acquire(store, LEASES, "writer", what="this dataset", attempt=attempt_id(), on_takeover=lambda _: None)
+    try:
+        return acquire(store, LEASES, "writer", what="this dataset", attempt=attempt_id(), on_takeover=lambda _: None)
+    except ShardOwnedError as error:
+        raise ShardOwnedError(error.where, error.what, error.holder, error.age_s, OWNED) from None
 
 
 def _receipt(shard: int) -> str:

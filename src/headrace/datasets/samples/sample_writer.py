@@ -168,7 +168,9 @@ class SampleWriter:
 
     def cancel_future_jobs(self) -> None:
         """Give up: what runs ends, what waits does not begin, and there will be no index."""
-        self._background.fail(WriteError(f"{self.where}: writing was cancelled; there is no index"))
+        self._background.fail(
+            WriteError(f"{self.where}: writing was cancelled; there is no index, and a writer with resume=True goes on")
+        )
         self._output.stop()
 
     def __enter__(self) -> Self:

@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 import json
 import re
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -19,6 +20,7 @@ from headrace.datasets.samples.dataset import SampleDataset
 from headrace.datasets.samples.index import INDEX, ShardIndex
 from headrace.datasets.samples.merge import merge_index
 from headrace.datasets.samples.options import Place, opened_place
+from headrace.datasets.samples.output import OWNED
 from headrace.datasets.samples.sample_writer import SampleWriter
 from headrace.datasets.samples.withdrawal import (
     LEASES,
@@ -199,7 +201,8 @@ class SampleStorage:
     def _refuse_living_writer(self, folder: str) -> None:
         holder = holder_of(self.store, f"{folder}/{LEASES}", "writer")
         if holder is not None and not is_dead(holder["attempt"]):
-            raise ShardOwnedError(f"{self.store.location}/{folder}", "this dataset", holder, 0.0)
+            age_s = max(0.0, time.time() - holder["acquired_at"])
+            raise ShardOwnedError(f"{self.store.location}/{folder}", "this part", holder, age_s, OWNED)
 
     def _refuse_others(self, planned: set[str], known: set[str]) -> None:
         if self.is_published():

@@ -93,6 +93,7 @@ class CSVWriter(XSVWriter):
         out: Place | tuple[Place, Place],
         **options: Unpack[WriterOptions],
     ) -> None:
+        _refuse_separator(options, "commas")
         super().__init__(columns=columns, separator=None, newline=newline, out=out, **options)
 
 
@@ -109,4 +110,12 @@ class TSVWriter(XSVWriter):
         out: Place | tuple[Place, Place],
         **options: Unpack[WriterOptions],
     ) -> None:
+        _refuse_separator(options, "tabs")
         super().__init__(columns=columns, separator=None, newline=newline, out=out, **options)
+
+
+def _refuse_separator(options: Mapping[str, object], separators: str) -> None:
+    if "separator" in options:
+        raise OptionError(
+            "separator", options["separator"], f"none: values are separated by {separators}; see XSVWriter"
+        )

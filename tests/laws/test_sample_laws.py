@@ -150,7 +150,7 @@ def test_what_the_writer_takes_is_read_back_and_no_shard_is_above_the_limit(data
 def damaged(draw, store, paths):
     """The store with one byte of one file flipped, removed, doubled, or the file cut there; which file, which byte."""
     files = stored(store)
-    path = draw(st.sampled_from(sorted(paths)))
+    path = draw(st.sampled_from(sorted(path for path in paths if files[path])))
     raw = bytearray(files[path])
     at = draw(st.integers(0, len(raw) - 1))
     kind = draw(st.sampled_from(["flipped", "flipped", "flipped", "removed", "doubled", "cut", "gone"]))
@@ -238,7 +238,7 @@ def test_without_digests_a_damaged_byte_spoils_at_most_the_sample_that_it_is_in(
             raised.append(number)
             continue
         assert set(one) == set(sample)
-        assert same(one, sample) or number in allowed, f"{one} for {sample}"
+        assert number in allowed or same(one, sample), f"{one} for {sample}"  # images are decoded as they are compared
     assert kind == "flipped" or raised == list(numbers)
     assert bool(dataset.verify()) >= bool(raised)
 
@@ -285,7 +285,7 @@ def test_any_other_index_is_read_or_refused_with_our_errors(dataset, data):
     store, _ = write(dataset)
     index = json.loads(store.get("index.json"))
     for _ in range(data.draw(st.integers(1, 3))):
-        *outer, last = data.draw(st.sampled_from(list(places_in(index))))
+        *outer, last = data.draw(st.sampled_from(list(places_in(index)) or [("version",)]))
         inside = index
         for key in outer:
             inside = inside[key]
@@ -293,11 +293,11 @@ def test_any_other_index_is_read_or_refused_with_our_errors(dataset, data):
             case "replaced":
                 inside[last] = data.draw(json_values)
             case "removed":
-                del inside[last]
+                inside.pop(last, None) if isinstance(inside, dict) else inside.pop(last)
             case "repeated" if isinstance(inside, list):
                 inside.append(inside[last])
             case _ if isinstance(inside, dict):
-                inside[data.draw(st.text(max_size=3))] = inside.pop(last)
+                inside[data.draw(st.text(max_size=3))] = inside.pop(last, None)
     store.put("index.json", json.dumps(index).encode())
     for verify in (False, True):
         try:

@@ -18,8 +18,12 @@ from headrace.errors import (
     ManifestError,
     NoDatasetError,
     OptionError,
+    OutputError,
     ShardOwnedError,
+    StoreError,
 )
+from headrace.store import LocalStore
+from headrace.testing import FaultStore, Refuse, Rule
 
 COLUMNS = {"id": "int", "text": "str"}
 SAMPLE = {"id": 1, "text": "a"}
@@ -179,3 +183,29 @@ def test_a_living_writer_in_the_way_is_named_with_what_can_be_done(tmp_path):
     storage.record_plan(["a" * 32])
     with storage.task_writer(0, "a" * 32), says(ShardOwnedError, "this part is being written", "or end it"):
         storage.record_plan(["b" * 32], overwrite=True)
+
+
+@pytest.mark.parametrize(
+    ("begun", "options", "parts"),
+    [
+        ({}, {"columns": {"id": "int"}}, [r"columns=\{'id': 'int'\}", r"\{'id': 'int', 'text': 'str'\}, with which"]),
+        ({}, {"columns": {"id": "int8", "text": "str"}}, [r"columns=\{'id': 'int8'", r"\{'id': 'int', 'text'"]),
+        ({}, {"compression": "gz"}, ["compression='gz'", "expected None, with which"]),
+        ({}, {"hashes": ["sha1"]}, [r"hashes=\('sha1',\)", r"expected \(\), with which"]),
+        ({}, {"size_limit": 100}, ["size_limit=100", "expected 67108864, with which"]),
+        ({}, {"writer": CSVWriter}, ["format='csv'", "expected 'mds', with which"]),
+        (
+            {"writer": CSVWriter},
+            {"writer": CSVWriter, "newline": "\r\n"},
+            [r"newline='\\r\\n'", r"expected '\\n', with"],
+        ),
+    ],
+)
+def test_resuming_with_other_settings_tells_those_with_which_it_was_begun(begun, options, parts, tmp_path):
+    full = FaultStore(LocalStore(tmp_path), [Rule(Refuse(StoreError("disk full")), "put", "index.json")])
+    with pytest.raises(OutputError, match="disk full"):
+        write(full, retry=0, **begun)
+    with says(OptionError, *parts, "was begun; go on with that, or start over without resume=True"):
+        write(tmp_path, resume=True, **options)
+    write(tmp_path, resume=True, **begun)
+    assert len(SampleDataset(tmp_path)) == 2

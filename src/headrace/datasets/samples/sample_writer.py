@@ -240,7 +240,8 @@ class SampleWriter:
     def _refuse_other_settings(self, first: ShardEntry, options: ShardOptions) -> None:
         """OptionError where the shards that are there were written with other columns or options."""
         for name, (stored, wanted) in other_settings(first, self._shards, options).items():
-            raise OptionError(name, wanted, f"{stored!r}, with which {self.where} was begun, to resume it")
+            begun = f"{stored!r}, with which {self.where} was begun"
+            raise OptionError(name, wanted, f"{begun}; go on with that, or start over without resume=True")
 
     def _close(self) -> None:
         self._closed = True

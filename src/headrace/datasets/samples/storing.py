@@ -13,11 +13,11 @@ from headrace.datasets.samples.index import (
     ShardEntry,
     TsvEntry,
     XsvEntry,
-    schema_of,
 )
 from headrace.datasets.samples.output import Output
 from headrace.datasets.samples.pending import RawFile
 from headrace.datasets.samples.progress import ShardProgress
+from headrace.datasets.samples.sample_formats import columns_of
 from headrace.formats.compression import Codec
 from headrace.formats.digests import Digests, digests
 from headrace.formats.sample_shards import SampleShards, ShardOptions
@@ -94,8 +94,9 @@ def other_settings(first: ShardEntry, shards: SampleShards, options: ShardOption
     if shards.has_meta:
         files |= {"raw_meta": first.raw_data, "zip_meta": None}
     asked = _entry(shards, options, 0, files)
-    found: dict[str, tuple[object, object]] = {"columns": (schema_of(first), schema_of(asked))}
-    found |= {name: (getattr(first, name), getattr(asked, name)) for name in options._fields}
+    found: dict[str, tuple[object, object]] = {"columns": (columns_of(first), columns_of(asked))}
+    names = ("format", "newline", "separator", *options._fields)  # that of the writer decides the first three
+    found |= {name: (getattr(first, name, None), getattr(asked, name, None)) for name in names}
     return {name: pair for name, pair in found.items() if pair[0] != pair[1]}
 
 

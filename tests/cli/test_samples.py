@@ -301,8 +301,15 @@ def test_a_root_that_is_not_merged_yet_is_refused_by_the_names_of_its_parts(tmp_
     before = files_of(tmp_path)
     for command in ("inspect", "verify", "publish"):
         done = headrace(command, tmp_path)
-        one_error_line(done, "no index.json", "4 of its folders have one (0, 1, 2, ...)", "merge_index()")
+        one_error_line(done, "no index.json", "4 of its folders have an index.json (0, 1, 2, ...)", "merge_index()")
     assert files_of(tmp_path) == before
+
+
+def test_what_is_no_directory_is_said_to_be_none(tmp_path):
+    write(tmp_path / "out")
+    for command in ("inspect", "verify", "publish"):
+        one_error_line(headrace(command, tmp_path / "out" / "index.json"), "is a file; name the dataset's directory")
+        one_error_line(headrace(command, tmp_path / "nowhere"), "nowhere: there is no such directory")
 
 
 @pytest.mark.parametrize("raw", [b"", b"{", b'{"version": 3, "shards": []}', b'{"version": 2, "shards": [{}]}'])

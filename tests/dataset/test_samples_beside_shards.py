@@ -242,7 +242,7 @@ def test_a_directory_of_parts_without_an_index_of_all_names_them_and_merge_index
     with pytest.raises(NoDatasetError) as caught:
         read(store).open()
     assert "no index.json" in str(caught.value)
-    assert "5 of its folders have one (part-0, part-1, part-2, ...)" in str(caught.value)
+    assert "5 of its folders have an index.json (part-0, part-1, part-2, ...)" in str(caught.value)
     assert "make one dataset of all with merge_index()" in str(caught.value)
 
 

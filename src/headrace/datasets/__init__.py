@@ -3,7 +3,7 @@
 stream.py  documents.py  annotated.py       what users hold: storages, and each kind's writing and reading
 samples/                                    samples with columns, in Streaming's formats
 storage.py  writer.py  windows.py           what those have in common
-kinds.py                                    which of them a directory holds
+kinds.py  neighbours.py                     which of them a directory holds, and which do not lie side by side
 ledger.py  opening.py  publication.py       which directory is a dataset, and how it becomes one
 attempts.py                                 one shard's way to its receipt
 shard_files.py  payloads.py  verification.py  reading bytes back, fast; and suspiciously

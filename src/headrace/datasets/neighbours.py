@@ -37,8 +37,8 @@ def parts_in(store: Store) -> str | None:
     if not parts:
         return None
     shown = ", ".join(parts[:_PARTS_SHOWN]) + ", ..." * (len(parts) > _PARTS_SHOWN)
-    count = "one of its folders has one" if len(parts) == 1 else f"{len(parts)} of its folders have one"
-    return f"{count} ({shown}): open such a folder, or make one dataset of all with merge_index()"
+    count = "one of its folders has" if len(parts) == 1 else f"{len(parts)} of its folders have"
+    return f"{count} an {INDEX} ({shown}): open such a folder, or make one dataset of all with merge_index()"
 
 
 def refuse_samples(store: Store, kind: str) -> None:

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from headrace.datasets import Damage
 from headrace.datasets.kinds import AnyStorage, holds_samples, open_storage
+from headrace.errors import NoDatasetError
 from headrace.inspection.samples import Samples, opened_samples, sample_description, sample_lines
 from headrace.inspection.shards import shard_description, shard_lines
 from headrace.store import LocalStore
@@ -39,6 +40,9 @@ class Verdict(NamedTuple):
 
 def found_in(directory: Path) -> Found:
     """The dataset there. Where there is none an error says why: for samples here, else as soon as it is asked."""
+    if not directory.is_dir():
+        problem = "is a file; name the dataset's directory" if directory.exists() else "there is no such directory"
+        raise NoDatasetError(str(directory), problem)
     return opened_samples(directory) if holds_samples(LocalStore(directory)) else open_storage(directory)
 
 

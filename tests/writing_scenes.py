@@ -3,7 +3,8 @@
 import threading
 
 from headrace.datasets import CSVWriter, JSONWriter, MDSWriter, SampleDataset
-from headrace.datasets.samples.index import read_index, stored_files
+from headrace.datasets.samples.index import stored_files
+from headrace.datasets.samples.shard_index import read_index
 from headrace.errors import NoDatasetError, UnfinishedDatasetError
 from headrace.store import LocalStore, MemoryStore, Store
 

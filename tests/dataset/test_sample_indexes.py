@@ -6,7 +6,8 @@ import threading
 import pytest
 
 from headrace.datasets.samples.dataset import SampleDataset
-from headrace.datasets.samples.index import index_bytes, read_index
+from headrace.datasets.samples.index import index_bytes
+from headrace.datasets.samples.shard_index import read_index
 from headrace.errors import (
     CorruptShardError,
     DatasetChangedError,

@@ -9,7 +9,8 @@ import numpy as np
 
 from headrace.datasets import SampleDataset
 from headrace.datasets.samples.dataset import opened_folder
-from headrace.datasets.samples.index import MdsEntry, ShardEntry, ShardIndex, stored_files
+from headrace.datasets.samples.index import MdsEntry, ShardEntry, stored_files
+from headrace.datasets.samples.shard_index import ShardIndex
 from headrace.errors import CorruptShardError, OptionError
 from headrace.formats.mds.encodings import encoding
 from headrace.inspection.images import IMAGES, image_text

@@ -10,11 +10,12 @@ from numpy.typing import NDArray
 from headrace.datasets.handles import ShardDataset
 from headrace.datasets.item_numbers import item_numbers
 from headrace.datasets.neighbours import parts_in, samples_in, shards_in
-from headrace.datasets.samples.index import INDEX, ShardIndex
+from headrace.datasets.samples.index import INDEX
 from headrace.datasets.samples.opened import Folder, OpenSamples
 from headrace.datasets.samples.options import Place, opened_place
 from headrace.datasets.samples.parts import below
 from headrace.datasets.samples.sample_formats import SampleFormats, columns_of
+from headrace.datasets.samples.shard_index import ShardIndex
 from headrace.datasets.verification import Damage
 from headrace.errors import DatasetChangedError, NoDatasetError, NotFoundError, OptionError, UnfinishedDatasetError
 from headrace.formats.mds.encodings import Encoding

@@ -12,31 +12,30 @@ from collections.abc import Hashable, Iterator, Sequence
 from typing import Any, ClassVar, Literal
 
 import msgspec
-import numpy as np
-import xxhash
 
 from headrace.datasets.neighbours import INDEX
-from headrace.errors import ManifestError, ManifestVersionError, OptionError, PathOutsideRootError
+from headrace.errors import ManifestError, OptionError, PathOutsideRootError
 from headrace.formats.compression import codec
 from headrace.formats.digests import HASH_NAMES
 from headrace.store import checked_path
 
 __all__ = [
     "INDEX",
+    "MOST_BYTES",
+    "MOST_SAMPLES",
     "VERSION",
     "CsvEntry",
     "FileEntry",
     "JsonEntry",
     "MdsEntry",
     "ShardEntry",
-    "ShardIndex",
     "TsvEntry",
     "XsvEntry",
+    "decoded_entry",
     "file_entries",
     "index_bytes",
     "is_digested",
     "merged_index_bytes",
-    "read_index",
     "schema_of",
     "stored_files",
     "with_prefix",
@@ -44,8 +43,8 @@ __all__ = [
 
 VERSION = 2
 _HASH_NAMES = frozenset(HASH_NAMES)
-_MOST_BYTES = 1 << 62  # of a file
-_MOST_SAMPLES = 1 << 32  # of a shard, whose offsets have 32 bits; sums stay within int64
+MOST_BYTES = 1 << 62  # of a file
+MOST_SAMPLES = 1 << 32  # of a shard, whose offsets have 32 bits; sums stay within int64
 
 
 class FileEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -118,71 +117,18 @@ class XsvEntry(_XsvEntry, frozen=True, forbid_unknown_fields=True, kw_only=True,
 
 
 ShardEntry = MdsEntry | JsonEntry | CsvEntry | TsvEntry | XsvEntry
-
-
-class _Top(msgspec.Struct, forbid_unknown_fields=True):
-    version: int
-    shards: list[msgspec.Raw]
-
-
-class _Versioned(msgspec.Struct):
-    version: Any = None
-
-
 _decode_entry = msgspec.json.Decoder(ShardEntry).decode
 
 
-class ShardIndex:
-    """An index in memory: its text, and how many samples each shard has. Entries are made when they are asked for.
-
-    So a hundred thousand shards cost little more than their text.
-    """
-
-    def __init__(self, raw: bytes, where: str) -> None:
-        """Decodes raw; ManifestError or ManifestVersionError, with `where`, for what is no index that makes sense."""
-        self.where = where
-        self._texts = _shard_texts(raw, where)
-        self.samples = np.zeros(len(self._texts), np.int64)  # of each shard
-        self.stored_bytes = 0  # of all shards, in the form in which they were written
-        self.num_undigested = 0  # shards of which nothing but sizes and structure can be checked
-        shards: dict[str, int] = {}
-        for number in range(len(self._texts)):
-            entry = self.entry(number)
-            name = entry.raw_data.basename
-            # What merging parts of equal names leaves behind: some samples twice, others never.
-            if (other := shards.setdefault(name, number)) != number:
-                raise ManifestError(where, f"shards {other} and {number} are the same file, {name!r}")
-            self.samples[number] = entry.samples
-            self.stored_bytes += sum((compressed or raw).bytes for raw, compressed in stored_files(entry))
-            self.num_undigested += not is_digested(entry)
-        self.digest = xxhash.xxh3_128_hexdigest(raw)  # names this content
-
-    def __len__(self) -> int:
-        return len(self._texts)
-
-    @property
-    def num_samples(self) -> int:
-        """Samples of all shards."""
-        return int(self.samples.sum())
-
-    def entry(self, shard: int) -> ShardEntry:
-        """What the index says of one shard."""
-        try:
-            entry = _decode_entry(self._texts[shard])
-        except (msgspec.DecodeError, RecursionError) as error:
-            raise ManifestError(self.where, f"shard {shard} is not described as it must be: {error}") from None
-        problem = _problem(entry)
-        if problem:
-            raise ManifestError(self.where, f"shard {shard}: {problem}")
-        return entry
-
-    def __iter__(self) -> Iterator[ShardEntry]:
-        return (self.entry(shard) for shard in range(len(self)))
-
-
-def read_index(raw: bytes, where: str) -> list[ShardEntry]:
-    """Every entry of the index; ManifestError or ManifestVersionError, with `where`, for what is none."""
-    return list(ShardIndex(raw, where))
+def decoded_entry(text: bytes | msgspec.Raw, where: str, shard: int) -> ShardEntry:
+    """The entry in text, checked; ManifestError, with `where` and shard, for what is none or makes no sense."""
+    try:
+        entry = _decode_entry(text)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise ManifestError(where, f"shard {shard} is not described as it must be: {error}") from None
+    if problem := _problem(entry):
+        raise ManifestError(where, f"shard {shard}: {problem}")
+    return entry
 
 
 def index_bytes(entries: Sequence[ShardEntry]) -> bytes:
@@ -248,31 +194,9 @@ def _described(entry: ShardEntry) -> Any:
     return msgspec.to_builtins(entry)
 
 
-def _shard_texts(raw: bytes, where: str) -> list[msgspec.Raw]:
-    if not raw:
-        raise ManifestError(where, "is empty (0 bytes)")
-    try:
-        return _top(raw, where).shards
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise ManifestError(where, f"is not the index of a dataset ({error}; {len(raw)} bytes)") from None
-
-
-def _top(raw: bytes, where: str) -> _Top:
-    try:
-        top = msgspec.json.decode(raw, type=_Top)
-    except msgspec.ValidationError:
-        found = msgspec.json.decode(raw, type=_Versioned).version
-        if found is not None and found != VERSION:
-            raise ManifestVersionError(where, found, (VERSION,)) from None
-        raise
-    if top.version != VERSION:
-        raise ManifestVersionError(where, top.version, (VERSION,))
-    return top
-
-
 def _problem(entry: ShardEntry) -> str:
     """Why the entry makes no sense; "" where it does."""
-    if not 0 <= entry.samples < _MOST_SAMPLES:
+    if not 0 <= entry.samples < MOST_SAMPLES:
         return f"it has {entry.samples} samples"
     files = list(file_entries(entry))
     for file in files:
@@ -280,7 +204,7 @@ def _problem(entry: ShardEntry) -> str:
             checked_path(file.basename)
         except PathOutsideRootError:
             return f"its file {file.basename!r} lies outside the dataset"
-        if not 0 <= file.bytes < _MOST_BYTES:
+        if not 0 <= file.bytes < MOST_BYTES:
             return f"its file {file.basename!r} has {file.bytes} bytes"
     if len({file.basename for file in files}) < len(files):
         return f"two of its files are called {files[0].basename!r}"

@@ -22,7 +22,6 @@ from headrace.datasets.samples.index import (
     INDEX,
     JsonEntry,
     ShardEntry,
-    ShardIndex,
     file_entries,
     merged_index_bytes,
     schema_of,
@@ -32,6 +31,7 @@ from headrace.datasets.samples.index import (
 from headrace.datasets.samples.options import Place, opened_outputs
 from headrace.datasets.samples.parts import Survey, below, part_order, read_indexes, survey
 from headrace.datasets.samples.places import overlap, part_folder, remove_copies
+from headrace.datasets.samples.shard_index import ShardIndex
 from headrace.errors import (
     CorruptShardError,
     ManifestError,

@@ -16,16 +16,9 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from headrace.datasets.samples.index import (
-    FileEntry,
-    MdsEntry,
-    ShardEntry,
-    ShardIndex,
-    file_entries,
-    is_digested,
-    stored_files,
-)
+from headrace.datasets.samples.index import FileEntry, MdsEntry, ShardEntry, file_entries, is_digested, stored_files
 from headrace.datasets.samples.sample_formats import SampleFormats
+from headrace.datasets.samples.shard_index import ShardIndex
 from headrace.datasets.verification import Damage
 from headrace.errors import (
     CorruptShardError,

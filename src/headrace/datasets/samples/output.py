@@ -15,8 +15,9 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 
 from headrace.datasets.neighbours import refuse_shards
-from headrace.datasets.samples.index import INDEX, FileEntry, ShardEntry, index_bytes, read_index, stored_files
+from headrace.datasets.samples.index import INDEX, FileEntry, ShardEntry, index_bytes, stored_files
 from headrace.datasets.samples.pending import RawFile
+from headrace.datasets.samples.shard_index import read_index
 from headrace.datasets.samples.withdrawal import (
     LEASES,
     PRIVATE,

@@ -12,7 +12,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Never
 
-from headrace.datasets.samples.index import INDEX, ShardEntry, read_index
+from headrace.datasets.samples.index import INDEX, ShardEntry
+from headrace.datasets.samples.shard_index import read_index
 from headrace.datasets.samples.withdrawal import PRIVATE, is_shard_file
 from headrace.errors import StoreError, UnfinishedDatasetError
 from headrace.store import Store

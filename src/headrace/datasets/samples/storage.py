@@ -17,11 +17,12 @@ from typing import Any, ClassVar
 
 from headrace.datasets.neighbours import refuse_shards
 from headrace.datasets.samples.dataset import SampleDataset
-from headrace.datasets.samples.index import INDEX, ShardIndex
+from headrace.datasets.samples.index import INDEX
 from headrace.datasets.samples.merge import merge_index
 from headrace.datasets.samples.options import Place, opened_place
 from headrace.datasets.samples.output import OWNED
 from headrace.datasets.samples.sample_writer import SampleWriter
+from headrace.datasets.samples.shard_index import ShardIndex
 from headrace.datasets.samples.withdrawal import (
     LEASES,
     PRIVATE,
@@ -106,14 +107,14 @@ class SampleStorage:
             self._refuse_living_writer(folder)
         if not overwrite:
             self._refuse_others(set(folders), set(known))
-        plan = Plan(VERSION, tuple(tasks))
-        if self._plan() != plan:
-            self.store.put(_PLAN, plan.to_json())
-        # The index first, here and in each folder: no moment shows a part as a whole.
+        # The index first, here and in each folder: no moment shows a part as a whole, nor another plan's as this one's.
         withdraw(self.store, keep=frozenset(folders))
         for folder in known:
             if folder not in folders:
                 self._remove_task(folder)
+        plan = Plan(VERSION, tuple(tasks))
+        if self._plan() != plan:
+            self.store.put(_PLAN, plan.to_json())
         begin(self.store)
 
     def planned_tasks(self) -> list[str] | None:

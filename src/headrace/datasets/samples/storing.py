@@ -5,15 +5,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.datasets.samples.index import (
-    CsvEntry,
-    FileEntry,
-    JsonEntry,
-    MdsEntry,
-    ShardEntry,
-    TsvEntry,
-    XsvEntry,
-)
+from headrace.datasets.samples.index import CsvEntry, FileEntry, JsonEntry, MdsEntry, ShardEntry, TsvEntry, XsvEntry
 from headrace.datasets.samples.output import Output
 from headrace.datasets.samples.pending import RawFile
 from headrace.datasets.samples.progress import ShardProgress

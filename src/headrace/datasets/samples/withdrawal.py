@@ -12,7 +12,8 @@ import re
 from collections.abc import Collection, Iterator
 
 from headrace.datasets.neighbours import INDEX, SAMPLES
-from headrace.datasets.samples.index import file_entries, index_bytes, read_index
+from headrace.datasets.samples.index import file_entries, index_bytes
+from headrace.datasets.samples.shard_index import read_index
 from headrace.errors import ManifestError, NotFoundError
 from headrace.store import Store
 

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -28,8 +29,8 @@ class Runner:
             text=True,
         )
 
-    def run(self, work, folder, nth=0, *, half=False, target="any"):
-        order = {"work": work, "folder": str(folder), "nth": nth, "half": half, "target": target}
+    def run(self, work, folder, nth=0, *, half=False, target="any", module="workloads"):
+        order = {"module": module, "work": work, "folder": str(folder), "nth": nth, "half": half, "target": target}
         self.process.stdin.write(json.dumps(order) + "\n")
         self.process.stdin.flush()
         return json.loads(self.process.stdout.readline())
@@ -54,6 +55,17 @@ def runner(tmp_path_factory):
     runner = Runner(library, scratch)
     yield runner
     runner.close()
+
+
+@pytest.fixture
+def quick_path(tmp_path):
+    """A directory in memory where there is one: what kills a process needs no disk, and syncing one takes the time."""
+    memory = Path("/dev/shm")
+    if not os.access(memory, os.W_OK):
+        yield tmp_path
+        return
+    with tempfile.TemporaryDirectory(dir=memory, prefix="headrace-crash-") as folder:
+        yield Path(folder)
 
 
 def pytest_terminal_summary(terminalreporter):

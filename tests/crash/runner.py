@@ -1,6 +1,6 @@
 """Runs workloads in forked children, so that a crash costs milliseconds and not the start of an interpreter.
 
-Reads one JSON object a line: {"work", "folder", "nth" (0: undisturbed), "half", "target"}. Answers with one:
+Reads one JSON object a line: {"module", "work", "folder", "nth" (0: undisturbed), "half", "target"}. Answers with one:
 {"fired" (the kind of call that was died at, or null), "code", "kinds", "error"}. It is started with the library of
 kill_at.c preloaded; only the children arm it. Every descendant of a child is gone before the answer is given.
 """
@@ -16,8 +16,10 @@ import sys
 import tempfile
 import traceback
 
+import sample_workloads
 import workloads
 
+MODULES = {"workloads": workloads, "sample_workloads": sample_workloads}
 KINDS = ("write", "fsync", "rename", "unlink", "mkdir", "link", "create")
 TARGETS = ("any", "parent", "child")
 PR_SET_CHILD_SUBREAPER = 36
@@ -39,7 +41,7 @@ def run(plan, order, errors):
         try:
             os.dup2(errors.fileno(), 2)
             struct.pack_into("6Q", plan, 0, 1, nth, 0, os.getpid(), target, half)
-            operator.attrgetter(order["work"])(workloads)(order["folder"])
+            operator.attrgetter(order["work"])(MODULES[order["module"]])(order["folder"])
             code = 0
         except BaseException:
             traceback.print_exc()

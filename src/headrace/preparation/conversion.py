@@ -126,6 +126,8 @@ def _samples(inputs: Sequence[Input], wanted: Wanted, target: Path) -> _Made:
         name: "json" if array_dtype(found) == np.bool_ else found
         for name, found in encodings(inputs, wanted.columns).items()
     }
+    if not columns:
+        raise InputError(inputs[0].source.name, "has no row with a column; samples have at least one")
     if "pkl" in columns.values():
         raise OptionError("columns", "pkl", "an encoding that is no pickle, such as json or bytes")
     for found in columns.values():
@@ -195,7 +197,7 @@ def _element_type(name: str, inputs: Sequence[Input], wanted: Wanted) -> np.dtyp
 def _number_type(name: str) -> np.dtype[Any]:
     try:
         dtype = np.dtype(name)
-    except TypeError:
+    except (TypeError, ValueError, SyntaxError):
         dtype = np.dtype(object)
     if dtype.kind not in "iuf":
         raise OptionError("dtype", name, "a type of numbers such as uint16, int32 or float32")
@@ -210,6 +212,8 @@ def _check(wanted: Wanted, target: Path) -> None:
     """OptionError for what does not go together."""
     if wanted.to not in get_args(Kind):
         raise OptionError("to", wanted.to, f"one of {', '.join(get_args(Kind))}")
+    if wanted.columns is not None and not wanted.columns:
+        raise OptionError("columns", {}, "at least one column to keep, or None for all")
     if wanted.to in ("mds", "jsonl"):
         for name, value in (("field", wanted.field), ("dtype", wanted.dtype)):
             if value is not None:

@@ -7,7 +7,7 @@
 Values are brought in by value, as everywhere in Headrace: what would come out different raises FieldError.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
 from functools import partial
 from typing import Any
@@ -39,6 +39,8 @@ FOREIGN = "Arrow's "  # before the name of a type that has no form here
 SAMPLED_ROWS = 100
 _NO_JSON = {"bytes", "pil", "png", "jpeg", "jpeg_array", "jpegarray", "str_decimal", "pkl"}
 _SCALARS = {type(None), bool, int, float, str}
+_LISTS = {list, tuple}
+_NUMBERS = {int, float}
 _INT64 = range(-(1 << 63), 1 << 63)
 
 
@@ -48,10 +50,13 @@ def is_json(encoding: str) -> bool:
 
 
 def array_dtype(encoding: str) -> np.dtype[Any] | None:
-    """The element type of `ndarray:dtype` and `ndarray:dtype:shape`, None for other encodings."""
+    """The element type of `ndarray:dtype` and `ndarray:dtype:shape`, None for other encodings and for no such type."""
     kind, _, rest = encoding.partition(":")
     name = rest.partition(":")[0]
-    return np.dtype(name) if kind == "ndarray" and name else None
+    try:
+        return np.dtype(name) if kind == "ndarray" and name else None
+    except (TypeError, ValueError, SyntaxError):  # of NumPy, whose names are a language
+        return None
 
 
 def joined(first: str, second: str) -> str | None:
@@ -185,9 +190,37 @@ def _array(name: str, storage_format: StreamArrayFormat, value: Any) -> Any:
     if not isinstance(value, np.ndarray | list | tuple):
         raise _refused(name, value, f"array of {storage_format.stream_dtype.name}")
     try:
+        if not isinstance(value, np.ndarray):
+            _refuse_changing(value)
         return storage_format.pack(value)
     except FieldError as error:
         raise FieldError(name, f"{error.problem}; --columns {name}=json takes any JSON") from None
+
+
+def _refuse_changing(values: Sequence[Any]) -> None:
+    """FieldError for what NumPy makes another value of when it makes one type of a list, and of the lists in it."""
+    types = set(map(type, values))
+    while types & _LISTS:
+        values = [item for inner in values for item in (inner if type(inner) in _LISTS else (inner,))]
+        types = set(map(type, values))
+    if bool in types:
+        raise FieldError("elements", "has a boolean among its elements, which is no number")
+    if types <= _NUMBERS and int in types and (float in types or _become_floats(values)):
+        for value in values:
+            if type(value) is int and not _is_float(value):
+                raise FieldError("elements", f"has {_shown(value)} among floats, and it is no float64 by value")
+
+
+def _become_floats(values: Sequence[int]) -> bool:
+    """Whether these integers, without a float among them, are floats to NumPy: some of int64 and some beyond it."""
+    return max(values) not in _INT64 and np.asarray(values).dtype.kind == "f"
+
+
+def _is_float(value: int) -> bool:
+    try:
+        return float(value) == value
+    except OverflowError:
+        return False
 
 
 def _refused(name: str, value: Any, expected: str) -> FieldError:

@@ -80,13 +80,20 @@ def is_hugging_face(path: Path) -> bool:
 def hugging_face_source(path: Path) -> HuggingFaceSource:
     """The rows of a saved dataset. InputError for a DatasetDict, which holds several, and for one that is damaged."""
     if (path / _SPLITS).is_file():
-        splits = json.loads((path / _SPLITS).read_bytes()).get("splits", [])
-        raise InputError(
-            str(path), f"holds the datasets {', '.join(splits)}; name those you want, such as {path / splits[0]}"
-        )
+        raise InputError(str(path), _several(path))
     dataset = _loaded(path)
     size_bytes = sum(file.stat().st_size for file in path.iterdir() if file.is_file())
     return HuggingFaceSource(str(path), dataset._fingerprint, len(dataset), size_bytes)
+
+
+def _several(path: Path) -> str:
+    try:
+        splits = [str(name) for name in json.loads((path / _SPLITS).read_bytes())["splits"]]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        splits = []
+    if not splits:
+        return f"holds several datasets, but {_SPLITS} does not name them; name a directory with a {_STATE}"
+    return f"holds the datasets {', '.join(splits)}; name those you want, such as {path / splits[0]}"
 
 
 def _loaded(path: Path) -> Any:

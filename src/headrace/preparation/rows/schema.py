@@ -36,7 +36,7 @@ def inspected(sources: Sequence[RowSource], named: Named | None = None) -> list[
             known = _joined([given.columns[name] for given in others if name in given.columns])
             guesses = [given.columns[name] for given in csv if name in given.columns]
             types[name] = "str" if known == "str" else text_columns(guesses)
-    return [_typed(given, types) for given in found]
+    return [_typed(given, types, named or {}) for given in found]
 
 
 def encodings(inputs: Sequence[Input], named: Named | None = None) -> Columns:
@@ -46,6 +46,8 @@ def encodings(inputs: Sequence[Input], named: Named | None = None) -> Columns:
     common encoding, and for one that is pickled.
     """
     names = list(named if named is not None else {name: None for given in inputs for name in given.columns})
+    for name in names:
+        _refuse_nowhere(name, inputs)
     return {name: (named or {}).get(name) or _encoding(name, inputs) for name in names}
 
 
@@ -54,6 +56,7 @@ def check_json(inputs: Sequence[Input], named: Named | None) -> None:
     for name, encoding in (named or {}).items():
         if encoding is None and not any(name in given.columns for given in inputs):
             raise _nowhere(name, inputs)
+        _refuse_nowhere(name, inputs)
     for given in inputs:
         kept = {name: encoding for name, encoding in given.columns.items() if named is None or name in named}
         for name, encoding in kept.items():
@@ -64,11 +67,11 @@ def check_json(inputs: Sequence[Input], named: Named | None) -> None:
                 raise InputError(given.source.name, f"column {name!r} is {stored}, which JSON cannot hold; {advice}")
 
 
-def _typed(given: Input, types: Columns) -> Input:
+def _typed(given: Input, types: Columns, named: Named) -> Input:
     if not isinstance(given.source, CsvSource):
         return given
     own = {name: types[name] for name in given.columns}
-    return Input(given.source.typed(own), own)
+    return Input(given.source.typed(own, [name for name in own if named.get(name) is None]), own)
 
 
 def _joined(found: Sequence[str]) -> str | None:
@@ -110,6 +113,12 @@ def _refuse_unconvertible(name: str, encoding: str, where: str) -> None:
         raise InputError(where, f"column {name!r} is pickled, and reading it can run any code that is in it; {advice}")
     if encoding.startswith(FOREIGN):
         raise InputError(where, f"column {name!r} is {encoding}, which has no form elsewhere; {advice}, or cast it")
+
+
+def _refuse_nowhere(name: str, inputs: Sequence[Input]) -> None:
+    """InputError for a column that no row can have, which as `json` would be null in all of them."""
+    if all(given.source.has_schema and name not in given.columns for given in inputs):
+        raise _nowhere(name, inputs)
 
 
 def _nowhere(name: str, inputs: Sequence[Input]) -> InputError:

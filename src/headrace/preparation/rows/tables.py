@@ -109,6 +109,8 @@ def _is_json(type_: "pa.DataType") -> bool:
     import pyarrow.types as is_
 
     type_ = _storage_type(type_)
+    if is_.is_map(type_) and not is_.is_string(_storage_type(type_.key_type)):
+        return False  # objects of JSON have names alone, and 1 would come back as "1"
     if is_.is_nested(type_):
         return all(_is_json(type_.field(k).type) for k in range(type_.num_fields))
     tests = (is_.is_boolean, is_.is_integer, is_.is_floating, is_.is_string, is_.is_large_string, is_.is_null)
@@ -153,10 +155,41 @@ def _values(column: "pa.Array | pa.ChunkedArray") -> list[Any]:
         case "media":  # a file that is elsewhere, by its path alone, is a null
             return [None if value is None else value["bytes"] for value in column.to_pylist()]
         case "str" if not pa.types.is_string(column.type):
-            return list(column.cast(pa.large_string()).to_pylist())
+            return _texts(column)
         case encoding if encoding.startswith("ndarray:") and not _has_nulls(column):
             return _arrays(column)
     return list(column.to_pylist(maps_as_pydicts="strict") if pa.types.is_nested(column.type) else column.to_pylist())
+
+
+class NoDate:
+    """Stands for a date that Arrow cannot write. Nothing takes it, so that it is refused, with its row."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __repr__(self) -> str:
+        return self._text
+
+
+def _texts(column: "pa.Array") -> list[Any]:
+    """Dates, times and strings of any kind as text."""
+    import pyarrow as pa
+
+    def written(values: "pa.Array") -> list[Any]:
+        texts: list[Any] = values.cast(pa.large_string()).to_pylist()
+        return texts
+
+    texts = written(column)
+    if not pa.types.is_temporal(column.type):
+        return texts
+    # For a date that it cannot write, Arrow has the text <value out of range: 9223372036854775807>; but where there is
+    # a time zone, it writes some other date.
+    is_zoned = pa.types.is_timestamp(column.type) and column.type.tz is not None
+    checked = written(column.view(pa.timestamp(column.type.unit))) if is_zoned else texts
+    return [
+        NoDate(found) if found is not None and found.startswith("<") else text
+        for text, found in zip(texts, checked, strict=True)
+    ]
 
 
 def _has_nulls(column: "pa.Array") -> bool:

@@ -36,13 +36,14 @@ def verify(directory: Directory) -> None:
 
     Each damaged file is named, with the elements, documents or samples of its shard. Exit code 1 if there is any.
     """
-    from headrace.inspection import found_in, size_text, verdict
+    from headrace.inspection import found_in, printable, size_text, verdict
 
     found = verdict(found_in(local_path(directory)))
     for damage in found.damages:
         start, stop = damage.elements
         place = f"{found.counted} {start:,} to {stop:,}"
-        typer.echo(f"{damage.file}: {damage.problem} (shard {damage.shard}, {place}, exclusive)")
+        line = f"{damage.file}: {damage.problem} (shard {damage.shard}, {place}, exclusive)"
+        typer.echo(printable(line))  # names of files come from the index
     if found.damages:
         say(f"{len(found.damages)} of {found.num_files} files are damaged")
         raise typer.Exit(1)

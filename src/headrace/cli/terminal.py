@@ -12,7 +12,10 @@ __all__ = ["local_path", "say"]
 
 def say(line: str) -> None:
     """Prints the line to standard error, which is for people; results go to standard output."""
-    typer.echo(line, err=True)
+    from headrace.inspection import printable  # late, since it brings NumPy
+
+    # What went wrong may be named by the data.
+    typer.echo("\n".join(map(printable, line.split("\n"))), err=True)
 
 
 def local_path(path: str) -> Path:

@@ -14,7 +14,7 @@ def item_numbers(items: Sequence[int] | NDArray[np.integer[Any]], what: str) -> 
     numbers = np.asarray(items)
     if numbers.dtype == np.int64 and numbers.ndim == 1:
         return numbers
-    if numbers.dtype.kind in "fO" and all(isinstance(item, int | np.integer) for item in items):
+    if numbers.ndim == 1 and numbers.dtype.kind in "fO" and all(isinstance(item, int | np.integer) for item in items):
         # Integers beyond 64 bits make NumPy give up; all of them are outside, on the same side.
         numbers = np.array([max(-(1 << 63), min(int(item), (1 << 63) - 1)) for item in items], np.int64)
     if (numbers.size and numbers.dtype.kind not in "iu") or numbers.ndim != 1:

@@ -10,7 +10,7 @@ Looking at a dataset runs no code that lies in it: pickles are shown as bytes.
 
 from headrace.inspection.found import Found, Totals, Verdict, description, found_in, published, readable, verdict
 from headrace.inspection.shards import token_counts
-from headrace.inspection.shown import size_text
+from headrace.inspection.shown import printable, size_text
 
 __all__ = [
     "Found",
@@ -18,6 +18,7 @@ __all__ = [
     "Verdict",
     "description",
     "found_in",
+    "printable",
     "published",
     "readable",
     "size_text",

@@ -14,7 +14,7 @@ from headrace.datasets.samples.shard_index import ShardIndex
 from headrace.errors import CorruptShardError, OptionError
 from headrace.formats.mds.encodings import encoding
 from headrace.inspection.images import IMAGES, image_text
-from headrace.inspection.shown import ITEMS_SHOWN, SHARDS_SHOWN, shown, size_text
+from headrace.inspection.shown import ITEMS_SHOWN, SHARDS_SHOWN, printable, shown, size_text
 from headrace.store import LocalStore
 
 __all__ = ["Samples", "opened_samples", "sample_description", "sample_lines"]
@@ -84,7 +84,7 @@ def sample_lines(described: dict[str, Any]) -> Iterator[str]:
         "fingerprint": described["fingerprint"],
         "not checked": ", ".join(described["unchecked"]) or None,
     }
-    yield from (f"{name:<14}{value}" for name, value in facts.items() if value is not None)
+    yield from (f"{name:<14}{printable(str(value))}" for name, value in facts.items() if value is not None)
     yield from _column_lines(described)
     yield from _shard_lines(shards)
 
@@ -98,22 +98,25 @@ def _column_lines(described: dict[str, Any]) -> Iterator[str]:
     yield f"\n{'column':<{name_width}}  {'encoding':<{encoding_width}}  {told}".rstrip()
     for name, kind in columns.items():
         value = _quoted(first[name], kind) if name in first else ""
-        yield f"{_printable(name):<{name_width}}  {_printable(kind):<{encoding_width}}  {value}".rstrip()
+        yield f"{printable(name):<{name_width}}  {printable(kind):<{encoding_width}}  {value}".rstrip()
     if described["first_problem"]:
-        yield f"the first sample cannot be read: {described['first_problem']}; `headrace verify` tells more"
+        problem = printable(described["first_problem"])
+        yield f"the first sample cannot be read: {problem}; `headrace verify` tells more"
 
 
 def _shard_lines(shards: list[dict[str, Any]]) -> Iterator[str]:
     if not shards:
         return
     digest = next(iter(_distinct(name for shard in shards for name in shard["hashes"])), "digest")
-    yield f"\n{'shard':>7} {'samples':>15} {'bytes':>15}  {digest:<{_DIGEST_CHARS}}  file"
+    yield f"\n{'shard':>7} {'samples':>15} {'bytes':>15}  {printable(digest):<{_DIGEST_CHARS}}  file"
     for shard in shards[:SHARDS_SHOWN]:
         for file in shard["files"]:
             found = file["hashes"].get(digest, "?")
             text = found if len(found) <= _DIGEST_CHARS else f"{found[: _DIGEST_CHARS - 1]}…"
-            line = f"{shard['shard']:>7} {shard['length']:>15,} {file['bytes']:>15,}  {text:<{_DIGEST_CHARS}}"
-            yield f"{line}  {_printable(file['name'])}"
+            line = (
+                f"{shard['shard']:>7} {shard['length']:>15,} {file['bytes']:>15,}  {printable(text):<{_DIGEST_CHARS}}"
+            )
+            yield f"{line}  {printable(file['name'])}"
     if len(shards) > SHARDS_SHOWN:
         yield f"and {len(shards) - SHARDS_SHOWN} more shards; --json shows them all"
 
@@ -174,9 +177,4 @@ def _value(value: Any, kind: str) -> Any:
 
 def _quoted(value: Any, kind: str) -> str:
     """The shortened value on one line: text is quoted where it is the value itself, and not a description of it."""
-    return repr(value) if isinstance(value, str) and kind in ("str", "json") else _printable(str(value))
-
-
-def _printable(text: str) -> str:
-    """The text without characters that would move the cursor, or worse: names come from the data."""
-    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
+    return repr(value) if isinstance(value, str) and kind in ("str", "json") else printable(str(value))

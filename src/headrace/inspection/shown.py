@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["ITEMS_SHOWN", "SHARDS_SHOWN", "shown", "size_text"]
+__all__ = ["ITEMS_SHOWN", "SHARDS_SHOWN", "printable", "shown", "size_text"]
 
 SHARDS_SHOWN = 10
 ITEMS_SHOWN = 16
@@ -25,7 +25,8 @@ def shown(value: Any, depth: int = 0) -> Any:
             rest = len(value) - _CHARS_SHOWN
             return repr(value[:_CHARS_SHOWN]) + (f" and {rest:,} more bytes" if rest > 0 else "")
         case str():
-            return value if len(value) <= _CHARS_SHOWN else f"{value[:_CHARS_SHOWN]}…"
+            text = value[:_CHARS_SHOWN].encode("utf-8", "backslashreplace").decode()  # half a surrogate pair is no text
+            return text if len(value) <= _CHARS_SHOWN else f"{text}…"
         case np.ndarray():  # how long it is, is told elsewhere
             return [shown(item, depth + 1) for item in value[:ITEMS_SHOWN].tolist()]
         case dict() | list() | tuple() if depth == _DEPTH_SHOWN:
@@ -37,6 +38,11 @@ def shown(value: Any, depth: int = 0) -> Any:
             items = [shown(item, depth + 1) for item in value[:ITEMS_SHOWN]]
             return items if len(value) <= ITEMS_SHOWN else [*items, f"… {len(value) - ITEMS_SHOWN:,} more"]
     return str(value)
+
+
+def printable(text: str) -> str:
+    """The text without characters that would move the cursor, or worse: names come from the data."""
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
 
 
 def size_text(num_bytes: int) -> str:

@@ -131,7 +131,7 @@ class SampleDataset(ShardDataset[OpenSamples]):
     def settings(self) -> dict[str, int | str]:
         """What decides sample i: the data, and which columns are read."""
         data: dict[str, int | str] = {"data": self.fingerprint}
-        return data if self._columns is None else data | {"columns": ",".join(sorted(self._columns))}
+        return data if self._columns is None else data | {"columns": ",".join(sorted(set(self._columns)))}
 
     def describe(self) -> dict[str, Any]:
         """What the directory holds and how far it can be trusted."""

@@ -226,6 +226,8 @@ def _problem(entry: ShardEntry) -> str:
             num_columns = {len(entry.column_names), len(entry.column_encodings)}
     if len(num_columns) > 1:
         return "its lists of column names, encodings and sizes have different lengths"
+    if isinstance(entry, MdsEntry) and any(size is not None and size < 0 for size in entry.column_sizes):
+        return f"its columns have values of {entry.column_sizes} bytes"
     if not isinstance(entry, MdsEntry) and (entry.zip_data is None) != (entry.zip_meta is None):
         return "one of its files is compressed and the other is not"
     return ""

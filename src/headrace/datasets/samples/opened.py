@@ -83,10 +83,10 @@ class OpenSamples:
             self._formats.of(self.entry(0)[1], folders[0].index.where)  # what the caller asked for must be there
 
     def _reset(self) -> None:
-        self._process = os.getpid()
         self._lock = threading.Lock()
         self._shards: dict[int, _Shard] = {}
         self._memory_bytes = 0
+        self._process = os.getpid()  # last: another thread that finds it set takes the lock, which must be the new one
 
     def entry(self, shard: int) -> tuple[Folder, ShardEntry]:
         """Where a shard is, and what its index says of it."""

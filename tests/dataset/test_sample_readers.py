@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import pickle
+import signal
 import subprocess
 import sys
 import threading
@@ -210,6 +211,8 @@ def test_a_child_of_a_fork_reads_while_the_parent_s_threads_open_shards(folder):
             child = os.fork()
             if child == 0:
                 code = 1
+                signal.signal(signal.SIGALRM, signal.SIG_DFL)
+                signal.alarm(60)  # a child that waits for a lock that nobody holds must not outlive the tests
                 try:
                     read_some(dataset, seed)
                     code = 0

@@ -197,6 +197,7 @@ def test_processes_read_a_dataset_that_its_parent_uses(method, tmp_path):
 
 
 def test_a_child_of_a_fork_reads_while_the_parent_s_threads_open_shards(folder):
+    numbers_of(0)  # imports what NumPy imports late: a lock of Python's own, held by a thread, would stay so in a child
     dataset = reader(folder, decompressed_bytes=0)  # so that every read may open one, under the lock
     stop = threading.Event()
 

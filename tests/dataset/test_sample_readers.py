@@ -13,8 +13,8 @@ from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from headrace.datasets import SampleDataset
-from headrace.errors import StoreError
+from headrace.datasets import MDSWriter, SampleDataset
+from headrace.errors import OptionError, SchemaMismatchError, StoreError
 from headrace.store import LocalStore, MemoryStore
 from headrace.testing import FaultStore, Refuse, Rule
 from sample_scenes import CODECS, PLACES, in_memory, reader, sample_of, samples, stored, write
@@ -240,7 +240,7 @@ LIMITED = """
 import resource, sys
 resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
 import numpy as np
-from headrace.datasets import SampleDataset
+from headrace.datasets import MDSWriter, SampleDataset
 from headrace.store import LocalStore
 
 folder, mapped, num_shards = sys.argv[1], sys.argv[2] == "mapped", int(sys.argv[3])
@@ -286,3 +286,15 @@ def test_a_store_that_keeps_few_views_is_read_all_the_same(folder, max_open_file
     dataset = SampleDataset(LocalStore(folder, max_open_files=max_open_files))
     assert dataset[:] == samples(COUNT)
     read_some(dataset)
+
+
+def test_directories_with_other_columns_are_one_dataset_only_in_the_columns_that_all_have(tmp_path):
+    for name, columns in (("a", {"id": "int", "text": "str"}), ("b", {"id": "int", "label": "int"})):
+        with MDSWriter(columns=columns, out=tmp_path / name) as out:
+            out.write({"id": 1, **({"text": "x"} if name == "a" else {"label": 2})})
+    both = [tmp_path / "a", tmp_path / "b"]
+    with pytest.raises(SchemaMismatchError, match=r"b/index\.json.*'label'.*'text'.*columns=\[\.\.\.\]"):
+        SampleDataset(both).open()
+    assert SampleDataset(both, columns=["id"])[:] == [{"id": 1}, {"id": 1}]
+    with pytest.raises(OptionError, match="'text'"):
+        SampleDataset(both, columns=["text"]).open()

@@ -79,8 +79,9 @@ class OpenSamples:
         self._most_views = min(folder.store.max_views for folder in folders) // 2  # data and offsets of a shard
         self._sample_bytes: NDArray[np.int64] | None = None
         self._reset()
-        if len(self.lengths):
-            self._formats.of(self.entry(0)[1], folders[0].index.where)  # what the caller asked for must be there
+        for folder in folders:  # what the caller asked for must be there, in each of them
+            if len(folder.index):
+                self._formats.of(folder.index.entry(0), folder.index.where)
 
     def _reset(self) -> None:
         self._lock = threading.Lock()

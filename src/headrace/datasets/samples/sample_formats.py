@@ -4,7 +4,7 @@ from collections.abc import Hashable, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 from headrace.datasets.samples.index import JsonEntry, MdsEntry, ShardEntry, XsvEntry, schema_of
-from headrace.errors import ManifestError, OptionError, UnsafeDataError
+from headrace.errors import ManifestError, OptionError, SchemaMismatchError, UnsafeDataError
 from headrace.formats.lines import LineShards
 from headrace.formats.mds.encodings import Encoding, encoding
 from headrace.formats.mds.samples import SampleColumns
@@ -39,15 +39,16 @@ class SampleFormats:
         self._own = {own.name: own for own in encodings}
         self._allow_unsafe_types = allow_unsafe_types
         self._known: dict[Hashable, ShardReading] = {}
+        self._first: tuple[str, ...] = ()  # the columns of the first shard that was opened
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_known": {}}
+        return {**self.__dict__, "_known": {}, "_first": ()}
 
     def of(self, entry: ShardEntry, where: str) -> ShardReading:
         """How this shard is read. where names the index.
 
         ManifestError for a schema that makes no sense, OptionError for a column that is not there, UnsafeDataError for
-        pickles without the caller's word.
+        pickles without the caller's word, SchemaMismatchError where a shard has other columns than another one.
         """
         key = schema_of(entry), entry.column_sizes if isinstance(entry, MdsEntry) else None
         if key not in self._known:
@@ -59,6 +60,12 @@ class SampleFormats:
             shards = self._shards(entry, where)
         except OptionError as error:
             raise ManifestError(where, f"its columns cannot be read: {error}") from None
+        names = tuple(columns_of(entry))
+        self._first = self._first or names
+        if self._columns is None and names != self._first:  # a batch of such samples would be none
+            raise SchemaMismatchError(
+                where, "shards with the columns", names, self._first, "pass columns=[...] with those that all have"
+            )
         return ShardReading(shards, shards.decoder(self._columns))
 
     def _shards(self, entry: ShardEntry, where: str) -> SampleShards:

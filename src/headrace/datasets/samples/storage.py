@@ -212,7 +212,9 @@ class SampleStorage:
             folder, _, rest = info.path.partition("/")
             is_ours = (folder in known and (is_shard_file(rest) or rest == INDEX)) or f"/{PRIVATE}/" in f"/{info.path}"
             if not is_ours:
-                raise ExistingOutputError(self.store.location, f"is not empty ({info.path} is there)")
+                problem = f"is not empty ({info.path} is there)"
+                advice = "overwrite it (overwrite=True, or --overwrite), which leaves all files that are no dataset's"
+                raise ExistingOutputError(self.store.location, problem, advice)
 
     def _remove_private(self) -> None:
         self.store.delete(_PLAN)

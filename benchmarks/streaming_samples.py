@@ -13,6 +13,7 @@ A request is a line of JSON. All have "directory"; "do" is one of
 
 import hashlib
 import json
+import os
 import pathlib
 import shutil
 import sys
@@ -82,6 +83,7 @@ class Answers:
             self.samples = {kind: getattr(self, kind)()}
         samples = self.samples[kind][:count]
         shutil.rmtree(directory, ignore_errors=True)
+        os.sync()
 
         def work() -> None:
             with MDSWriter(out=directory, **arguments) as writer:

@@ -58,7 +58,12 @@ class LineShards:
 
     def encode(self, sample: Mapping[str, Any], number: int) -> bytes:
         """The sample's line; FieldError with its number and column where it does not fit."""
-        line = json.dumps(checked_values(sample, self._types, number), sort_keys=True) + self._newline
+        values = checked_values(sample, self._types, number)
+        try:
+            line = json.dumps(values, sort_keys=True) + self._newline
+        except ValueError as error:  # an integer of more digits than Python converts
+            name = max((name for name in values if self._types[name] is int), key=lambda name: abs(values[name]))
+            raise FieldError(name, str(error), f"sample {number}") from None
         if len(sample) != len(self._types) and not self._ignore_extra:
             refuse_extra(sample, tuple(self._types), number)
         return line.encode()

@@ -4,7 +4,7 @@ data   id,text\\n1,a\\n2,b\\n        the header line, then the samples
 meta   u32 n | u32 offset[n+1] | JSON config
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,8 @@ from headrace.formats.sample_shards import (
 __all__ = ["SEPARATORS", "XsvShards"]
 
 SEPARATORS = {"csv": ",", "tsv": "\t"}
+# What reads back, also of subclasses such as enumerations, which str() may call by a name.
+_TEXTS: dict[type, Callable[[Any], str]] = {str: str.__str__, int: int.__repr__, float: float.__repr__}
 
 
 class XsvShards:
@@ -78,11 +80,13 @@ class XsvShards:
         if len(sample) != len(self.names) and not self._ignore_extra:
             refuse_extra(sample, self.names, number)
 
+        texts = {name: self._text(name, value, number) for name, value in values.items()}
+
         def refused(text: str, problem: str) -> FieldError:
-            column = next((name for name, value in values.items() if str(value) == text), self.names[0])
+            column = next((name for name, other in texts.items() if other == text), self.names[0])
             return FieldError(column, problem, f"sample {number}")
 
-        return self._line([str(value) for value in values.values()], refused)
+        return self._line(list(texts.values()), refused)
 
     def head(self, sizes: NDArray[np.int64]) -> bytes:
         """The header line."""
@@ -129,6 +133,12 @@ class XsvShards:
             return sample
 
         return decode
+
+    def _text(self, name: str, value: Any, number: int) -> str:
+        try:
+            return _TEXTS[self._types[name]](value)
+        except ValueError as error:  # an integer of more digits than Python converts
+            raise FieldError(name, str(error), f"sample {number}") from None
 
     def _line(self, values: Sequence[str], refused: Any) -> bytes:
         """The values as a line that reads back as they are; raises refused(value, problem) where there is none."""

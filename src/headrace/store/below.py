@@ -1,12 +1,24 @@
 # ruff: noqa: D102 - Store documents the methods
 """A folder of another store, as a store of its own: a split or a part of a dataset is read as any dataset is."""
 
+from pathlib import Path
+
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.store.local import LocalStore
 from headrace.store.store import Buffer, ByteWriter, FileInfo, Store, checked_folder, checked_path
 
-__all__ = ["FolderStore"]
+__all__ = ["FolderStore", "directory_of"]
+
+
+def directory_of(store: Store) -> Path | None:
+    """The directory that the store, or the folder of one, is; None where it is none."""
+    folders: list[str] = []
+    while isinstance(store, FolderStore):
+        folders.insert(0, store.folder)
+        store = store.store
+    return store.root.joinpath(*folders) if isinstance(store, LocalStore) else None
 
 
 class FolderStore(Store):

@@ -20,8 +20,10 @@ from headrace.datasets.samples.pending import RawFile
 from headrace.datasets.samples.shard_index import read_index
 from headrace.datasets.samples.withdrawal import (
     LEASES,
+    PLAN,
     PRIVATE,
     begin,
+    content,
     has_index,
     is_shard_file,
     is_withdrawing,
@@ -29,7 +31,10 @@ from headrace.datasets.samples.withdrawal import (
     withdraw,
 )
 from headrace.errors import (
+    CorruptShardError,
     ExistingOutputError,
+    LeaseLostError,
+    ManifestError,
     NotFoundError,
     OutputError,
     ShardOwnedError,
@@ -38,10 +43,11 @@ from headrace.errors import (
 )
 from headrace.store import Lease, LocalStore, Store, acquire, attempt_id
 
-__all__ = ["OWNED", "Output"]
+__all__ = ["OWNED", "Output", "leased"]
 
 OWNED = "write to a directory of its own, wait until that process is done, or end it, which lets the next one in"
 
+_ANEW = "it cannot be gone on with: write it again without resume=True"
 _FIRST_WAIT_S = 0.1
 _LEASE_TRIES = 100  # somebody who just finished may remove the folder that the lease is put into
 
@@ -65,7 +71,7 @@ class Output:
         self._refuse_what_is_there(exist_ok=exist_ok, resume=resume)
         try:
             for store in self._stores:
-                self._leases.append(_leased(store))
+                self._leases.append(leased(store))
             # Again: somebody may have finished meanwhile, or begun with a dataset of another kind.
             self._refuse_what_is_there(exist_ok=exist_ok, resume=resume)
             for store in self._stores:
@@ -73,6 +79,7 @@ class Output:
                 store.remove_orphans(PRIVATE)
             if resume and has_index(self._place):
                 finished = read_index(self._place.get(INDEX), f"{self.where}/{INDEX}")
+                self._refuse_damaged(finished)
                 self._remove_private()
                 return finished, True
             if not resume or any(map(is_withdrawing, self._stores)):
@@ -108,13 +115,22 @@ class Output:
     def check(self) -> None:
         """Return if the places are still this writer's; LeaseLostError where another one took one."""
         for lease in self._leases:
-            lease.check()
-            lease.renew()
+            self._retried(self.where, lease.check)
+            self._retried(self.where, lease.renew)
 
     def finish(self, index: bytes) -> None:
         """Store the index, and remove what was noted on the way."""
         self.check()
         self.put(INDEX, index)
+        try:
+            with contextlib.suppress(OutputError):
+                self.check()
+        except LeaseLostError:
+            # A process that slept while it stored the index comes too late: the shards are its successor's.
+            for store in self._stores:
+                if content(store, INDEX) == index:
+                    store.delete(INDEX)
+            raise
         # The dataset is whole from here on: a failure to clean up takes nothing from it.
         with contextlib.suppress(StoreError):
             self._remove_private()
@@ -144,6 +160,9 @@ class Output:
             refuse_shards(store)
             if exist_ok:
                 continue
+            if content(store, PLAN) is not None and not has_index(store):
+                problem = "is being prepared, or was not prepared to its end"
+                raise ExistingOutputError(store.location, problem, "prepare it again, or pass exist_ok=True")
             others = [info.path for info in store.list() if not info.path.startswith(f"{PRIVATE}/")]
             if not others or (resume and has_index(self._place)):
                 continue
@@ -163,9 +182,30 @@ class Output:
         entries: list[ShardEntry] = []
         with contextlib.suppress(NotFoundError):
             while True:
-                path = _receipt(len(entries))
-                entries += read_index(self._place.get(path), f"{self.where}/{path}")
+                shard = len(entries)
+                entries += self._read_receipt(shard, self._place.get(_receipt(shard)))
         return entries
+
+    def _read_receipt(self, shard: int, receipt: bytes) -> list[ShardEntry]:
+        where = f"{self.where}/{_receipt(shard)}"
+        try:
+            found = read_index(receipt, where)
+        except ManifestError as error:
+            raise UnfinishedDatasetError(self.where, f"a receipt is damaged: {error}", _ANEW) from None
+        if len(found) != 1 or not found[0].raw_data.basename.startswith(f"shard.{shard:05d}."):
+            raise UnfinishedDatasetError(self.where, f"{where} is not the receipt of shard {shard}", _ANEW)
+        return found
+
+    def _refuse_damaged(self, entries: Sequence[ShardEntry]) -> None:
+        """CorruptShardError where a file that the index names is missing or has another size."""
+        sizes = {info.path: info.size_bytes for info in self._place.list()}
+        for shard, entry in enumerate(entries):
+            for forms in stored_files(entry):
+                files = [file for file in forms if file is not None]
+                if not any(sizes.get(file.basename) == file.bytes for file in files):
+                    found = sizes.get(files[-1].basename, "no")
+                    problem = f"{files[-1].basename} has {found} bytes, but the index says {files[-1].bytes}"
+                    raise CorruptShardError(self.where, shard, problem)
 
     def _resumed(self) -> list[ShardEntry]:
         """What the receipts say; nothing beside it is left. UnfinishedDatasetError for a file not as it was written."""
@@ -176,29 +216,31 @@ class Output:
             for name, num_bytes in keep.items():
                 if found.get(name) != num_bytes:
                     problem = f"{name} has {found.get(name, 'no')} bytes, but {num_bytes} were written"
-                    advice = "it cannot be gone on with: write it again without resume=True"
-                    raise UnfinishedDatasetError(store.location, problem, advice)
+                    raise UnfinishedDatasetError(store.location, problem, _ANEW)
             for name in found:
                 if name not in keep and is_shard_file(name):
                     store.delete(name)
         return entries
 
     def _try(self, store: Store, name: str, num_bytes: int, put: Callable[[Store], None]) -> None:
+        def put_whole() -> None:
+            put(store)
+            if (found := store.head(name).size_bytes) != num_bytes:
+                raise StoreError(f"the store kept {found} of {num_bytes} bytes, though it said that all was well")
+
+        self._retried(f"{store.location}/{name}", put_whole)
+
+    def _retried(self, where: str, request: Callable[[], None]) -> None:
+        """The request, until a try does not fail; OutputError with where after the last one."""
         for attempt in range(self._tries):
             try:
-                put(store)
-                found = store.head(name).size_bytes
-                if found == num_bytes:
-                    return
-                error: Exception = StoreError(
-                    f"the store kept {found} of {num_bytes} bytes, though it said that all was well"
-                )
+                return request()
             except OSError as caught:
                 error = caught
             if attempt + 1 < self._tries and self._stopped.wait(min(_FIRST_WAIT_S * 2**attempt, 5.0)):
                 break
         tries = "1 try" if attempt == 0 else f"{attempt + 1} tries"
-        raise OutputError(f"{store.location}/{name}", f"{error} ({tries})") from error
+        raise OutputError(where, f"{error} ({tries})") from error
 
     def _remove_private(self) -> None:
         # With the leases held, so that nobody begins in a folder that is being removed.
@@ -216,16 +258,17 @@ def _not_empty(store: Store, paths: Sequence[str]) -> ExistingOutputError:
     )
 
 
-def _leased(store: Store) -> Lease:
+def leased(store: Store, what: str = "this dataset") -> Lease:
+    """The right to write here; ShardOwnedError, which says what is owned, while somebody alive has it."""
     for _ in range(_LEASE_TRIES - 1):
         with contextlib.suppress(NotFoundError):
-            return _lease(store)
-    return _lease(store)
+            return _lease(store, what)
+    return _lease(store, what)
 
 
-def _lease(store: Store) -> Lease:
+def _lease(store: Store, what: str) -> Lease:
     try:
-        return acquire(store, LEASES, "writer", what="this dataset", attempt=attempt_id(), on_takeover=lambda _: None)
+        return acquire(store, LEASES, "writer", what=what, attempt=attempt_id(), on_takeover=lambda _: None)
     except ShardOwnedError as error:
         raise ShardOwnedError(error.where, error.what, error.holder, error.age_s, OWNED) from None
 

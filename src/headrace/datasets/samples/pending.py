@@ -35,6 +35,7 @@ class PendingShard:
         if self._file is None:
             self._file = tempfile.TemporaryFile(dir=self._folder)  # noqa: SIM115 - closed by RawFile or at the end
         self._file.writelines(self.chunks)
+        self._file.flush()  # a forked child must not inherit anything that it could write once more
         self._spilled_sizes.extend(map(len, self.chunks))
         self.chunks.clear()
 

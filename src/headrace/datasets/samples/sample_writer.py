@@ -28,7 +28,7 @@ from headrace.errors import ClosedError, FieldError, OptionError, OutputError, W
 from headrace.formats.compression import codec
 from headrace.formats.digests import checked_hashes
 from headrace.formats.sample_shards import LARGEST_OFFSET, SampleShards, ShardOptions
-from headrace.store import LocalStore
+from headrace.store.below import directory_of
 
 __all__ = ["SampleWriter", "WriterOptions"]
 
@@ -98,14 +98,14 @@ class SampleWriter:
             self.num_safe_samples = sum(entry.samples for entry in entries)  # in whole shards, as the writer opened
             self.num_samples = self.num_safe_samples  # written so far, those included
             self._num_shards = len(entries)
-            if entries and not self._finished:
+            if entries:
                 self._refuse_other_settings(entries[0], options)
             self._progress = ShardProgress(given.get("progress_bar", False), self.where, self._num_shards)
             self._storing = Storing(
                 self._shards, options, compressed, self._output, entries=entries, progress=self._progress
             )
-            folder = stores[-1].root / PRIVATE if isinstance(stores[-1], LocalStore) else None
-            self._pending = PendingShard(folder)
+            directory = directory_of(stores[-1])
+            self._pending = PendingShard(directory / PRIVATE if directory is not None else None)
             self._background: Background[tuple[int, ShardEntry]] = Background(
                 given.get("max_workers"), self._storing.note
             )
@@ -182,7 +182,10 @@ class SampleWriter:
         if error is None:
             self.finish()
         else:
+            failure = self._background.failure
             self._give_up()
+            if failure is not None and failure not in (error, error.__cause__):
+                error.add_note(f"Storing had failed as well: {failure}")
 
     def __del__(self) -> None:
         # Dropped without an end: another writer of this process must be able to take the place.

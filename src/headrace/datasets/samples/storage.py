@@ -11,8 +11,7 @@ import contextlib
 import hashlib
 import json
 import re
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from headrace.datasets.neighbours import refuse_shards
@@ -20,33 +19,34 @@ from headrace.datasets.samples.dataset import SampleDataset
 from headrace.datasets.samples.index import INDEX
 from headrace.datasets.samples.merge import merge_index
 from headrace.datasets.samples.options import Place, opened_place
-from headrace.datasets.samples.output import OWNED
+from headrace.datasets.samples.output import leased
 from headrace.datasets.samples.sample_writer import SampleWriter
 from headrace.datasets.samples.shard_index import ShardIndex
 from headrace.datasets.samples.withdrawal import (
     LEASES,
+    PLAN,
     PRIVATE,
     begin,
+    content,
     has_index,
     is_shard_file,
+    remove_if_empty,
     remove_private,
     withdraw,
 )
 from headrace.datasets.samples.writer import MDSWriter
 from headrace.errors import (
     ExistingOutputError,
-    NotFoundError,
     OptionError,
     PublishedError,
-    ShardOwnedError,
     UnfinishedDatasetError,
 )
+from headrace.formats.digests import checked_hashes
 from headrace.manifest import VERSION, Plan
-from headrace.store import FolderStore, Store, holder_of, is_dead
+from headrace.store import FolderStore, MemoryStore, Store, holder_of
 
 __all__ = ["SampleStorage"]
 
-_PLAN = f"{PRIVATE}/plan.json"
 _TASK_FOLDER = re.compile(r"([0-9]{5,})-([0-9a-f]{32})")
 _DEFAULT_HASHES = ("xxh3_64",)
 
@@ -73,15 +73,22 @@ class SampleStorage:
         self.storage_dir = storage_dir
         self.columns = dict(columns)
         self.store: Store = opened_place(storage_dir, "storage_dir")
+        if not isinstance(writer, type) or not issubclass(writer, SampleWriter):
+            raise OptionError("writer", writer, "MDSWriter, JSONWriter, CSVWriter, TSVWriter or XSVWriter")
         self._writer = writer
-        self._options = {"hashes": _DEFAULT_HASHES, **options}
+        # As every task and every process uses it: an iterator would be used up by the first one.
+        hashes = checked_hashes(options.get("hashes", _DEFAULT_HASHES))
+        self._options = {**options, "hashes": hashes}
+        self._recorded: tuple[str, ...] | None = None  # the plan that this process asked for
+        self._opened(MemoryStore()).finish()  # what is wrong with columns or options shows here, not in a task
 
     def __repr__(self) -> str:
         return f"SampleStorage({self.store.location!r})"
 
     def dataset(self, **options: Any) -> SampleDataset:
-        """SampleDataset of this directory."""
-        return SampleDataset(self.storage_dir, **options)
+        """SampleDataset of this directory, read with the encodings that it is written with."""
+        own = [given for given in self.columns.values() if not isinstance(given, str)]
+        return SampleDataset(self.storage_dir, **{"encodings": own, **options})
 
     @contextlib.contextmanager
     def sync_writer(
@@ -103,7 +110,7 @@ class SampleStorage:
         refuse_shards(self.store)
         folders = [_folder(shard, task) for shard, task in enumerate(tasks)]
         known = self._task_folders()
-        for folder in known:
+        for folder in ("", *known):
             self._refuse_living_writer(folder)
         if not overwrite:
             self._refuse_others(set(folders), set(known))
@@ -114,8 +121,9 @@ class SampleStorage:
                 self._remove_task(folder)
         plan = Plan(VERSION, tuple(tasks))
         if self._plan() != plan:
-            self.store.put(_PLAN, plan.to_json())
+            self.store.put(PLAN, plan.to_json())
         begin(self.store)
+        self._recorded = plan.tasks
 
     def planned_tasks(self) -> list[str] | None:
         """The tasks recorded, or those whose folders make up the dataset; None where there are none."""
@@ -124,7 +132,7 @@ class SampleStorage:
         found = self._task_folders()
         if not found or [shard for shard, _ in found.values()] != list(range(len(found))):
             return None
-        return [task for _, task in found.values()]
+        return [task for _, task in found.values()] if self._lists_only(found) else None
 
     def finished_tasks(self) -> dict[int, str]:
         """Shard and task of the folders that have an index."""
@@ -158,8 +166,14 @@ class SampleStorage:
         """
         if metadata:
             raise OptionError("metadata", metadata, f"None: {INDEX} has no place for it")
-        if not self.is_published():
-            tasks, done = self.planned_tasks() or [], self.finished_tasks()
+        plan, recorded = self._plan(), self._recorded
+        if recorded is not None and plan is not None and plan.tasks != recorded:
+            raise self._replaced()
+        if self.is_published():
+            if recorded is not None and not self._lists_only(_folder(*task) for task in enumerate(recorded)):
+                raise self._replaced()
+        else:
+            tasks, done = plan.tasks if plan is not None else (), self.finished_tasks()
             missing = [shard for shard, task in enumerate(tasks) if done.get(shard) != task]
             if missing or not tasks:
                 shown = ", ".join(map(str, missing[:5]))
@@ -167,6 +181,7 @@ class SampleStorage:
                 raise UnfinishedDatasetError(self.store.location, problem)
             merge_index([FolderStore(self.store, _folder(*task)) for task in enumerate(tasks)], self.store)
         self._remove_private()
+        self._recorded = None
 
     def describe(self) -> dict[str, Any]:
         """What the published dataset holds, and how far it can be trusted."""
@@ -182,14 +197,28 @@ class SampleStorage:
 
     def task_writer(self, shard: int, task: str) -> SampleWriter:
         """The writer of one task's folder, which is written anew."""
-        out = FolderStore(self.store, _folder(shard, task))
-        return self._writer(columns=self.columns, out=out, exist_ok=True, **self._options)  # type: ignore[call-arg]
+        plan = self._plan()
+        if self.is_published() or (plan is not None and task not in plan.tasks[shard : shard + 1]):
+            raise self._replaced()
+        return self._opened(FolderStore(self.store, _folder(shard, task)), exist_ok=True)
+
+    def _opened(self, out: Store, **options: Any) -> SampleWriter:
+        return self._writer(columns=self.columns, out=out, **options, **self._options)  # type: ignore[call-arg]
+
+    def _replaced(self) -> PublishedError:
+        problem = "was taken by another preparation or writer after this preparation began"
+        return PublishedError(self.store.location, problem, "see what else writes there, and prepare it again")
+
+    def _lists_only(self, folders: Iterable[str]) -> bool:
+        """Whether the index lists nothing but what lies in these folders."""
+        index = content(self.store, INDEX)
+        known = set(folders)
+        entries = ShardIndex(index, self.store.location) if index is not None else ()
+        return all(entry.raw_data.basename.rpartition("/")[0] in known for entry in entries)
 
     def _plan(self) -> Plan | None:
-        try:
-            return Plan.from_json(self.store.get(_PLAN), f"{self.store.location}/{_PLAN}")
-        except NotFoundError:
-            return None
+        found = content(self.store, PLAN)
+        return None if found is None else Plan.from_json(found, f"{self.store.location}/{PLAN}")
 
     def _task_folders(self) -> dict[str, tuple[int, str]]:
         """(shard, task) of each folder of a task, in order."""
@@ -200,10 +229,9 @@ class SampleStorage:
         return dict(sorted(found.items(), key=lambda item: item[1]))
 
     def _refuse_living_writer(self, folder: str) -> None:
-        holder = holder_of(self.store, f"{folder}/{LEASES}", "writer")
-        if holder is not None and not is_dead(holder["attempt"]):
-            age_s = max(0.0, time.time() - holder["acquired_at"])
-            raise ShardOwnedError(f"{self.store.location}/{folder}", "this part", holder, age_s, OWNED)
+        part = FolderStore(self.store, folder)
+        if holder_of(part, LEASES, "writer") is not None:  # if it is dead, or of another host and expired, it goes
+            leased(part, "this part" if folder else "this dataset").release()
 
     def _refuse_others(self, planned: set[str], known: set[str]) -> None:
         if self.is_published():
@@ -217,7 +245,7 @@ class SampleStorage:
                 raise ExistingOutputError(self.store.location, problem, advice)
 
     def _remove_private(self) -> None:
-        self.store.delete(_PLAN)
+        self.store.delete(PLAN)
         for folder in self._task_folders():  # one that was killed after its index has not tidied up
             remove_private(FolderStore(self.store, folder))
         remove_private(self.store)
@@ -227,8 +255,8 @@ class SampleStorage:
         part = FolderStore(self.store, folder)
         withdraw(part)
         remove_private(part)
-        if self.store.capabilities.rename and not part.list() and not part.folders():
-            self.store.remove_folder(folder)
+        if self.store.capabilities.rename:
+            remove_if_empty(self.store, folder)
 
 
 class _TaskWriter:

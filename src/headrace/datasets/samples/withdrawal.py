@@ -5,9 +5,11 @@
     the rest deleted            indexes of parts that list the same shards, receipts (the last first), shards
     begun = nothing             by the writer, once nothing is left of it
 
-What goes is what the index lists, wherever it lies, and shards directly in the directory. All other files stay.
+What goes is what the index lists, wherever it lies, and shards directly in the directory. All other files stay, and so
+does what lies behind a link to another directory: there it is somebody else's, too.
 """
 
+import contextlib
 import re
 from collections.abc import Collection, Iterator
 
@@ -16,11 +18,25 @@ from headrace.datasets.samples.index import file_entries, index_bytes
 from headrace.datasets.samples.shard_index import read_index
 from headrace.errors import ManifestError, NotFoundError
 from headrace.store import Store
+from headrace.store.below import directory_of
 
-__all__ = ["LEASES", "PRIVATE", "begin", "has_index", "is_shard_file", "is_withdrawing", "remove_private", "withdraw"]
+__all__ = [
+    "LEASES",
+    "PLAN",
+    "PRIVATE",
+    "begin",
+    "content",
+    "has_index",
+    "is_shard_file",
+    "is_withdrawing",
+    "remove_if_empty",
+    "remove_private",
+    "withdraw",
+]
 
 PRIVATE = SAMPLES
 LEASES = f"{PRIVATE}/leases"
+PLAN = f"{PRIVATE}/plan.json"  # of prepare(), which writes into folders
 _BEGUN = f"{PRIVATE}/begun"
 _UNLISTED = index_bytes([])  # what is noted where no index says what goes
 _SHARD_FILE = re.compile(r"shard\.([0-9]{5,})\.(?:mds|json|csv|tsv|xsv)(?:\.meta)?(?:\.(?:br|bz2|gz|snappy|zstd))?")
@@ -45,8 +61,8 @@ def withdraw(store: Store, *, keep: Collection[str] = ()) -> None:
 
     Files that are no dataset's stay, and so does what is in the top-level folders to keep.
     """
-    index = _content(store, INDEX)
-    noted = _content(store, _BEGUN) if index is None else index or _UNLISTED
+    index = content(store, INDEX)
+    noted = content(store, _BEGUN) if index is None else index or _UNLISTED
     shards = {info.path for info in store.list(recursive=False) if is_shard_file(info.path)}
     receipts = [info.path for info in store.list(PRIVATE, recursive=False) if info.path.startswith(f"{PRIVATE}/shard.")]
     if index is not None or ((shards or receipts) and not noted):
@@ -55,37 +71,40 @@ def withdraw(store: Store, *, keep: Collection[str] = ()) -> None:
         store.delete(INDEX)
     listed = {path for path in _listed(noted or b"", store) if is_shard_file(path)}
     shards |= {path for path in listed if path.partition("/")[0] not in keep}
+    links = {folder for folder in _folders_of(shards) if _is_link(store, folder)}
+    shards = {path for path in shards if links.isdisjoint(_folders_of([path]))}
     folders = _folders_of(shards)
     for path in [*_indexes_of(shards, folders, store), *reversed(receipts), *sorted(shards)]:
         store.delete(path)
     if store.capabilities.rename:
         for folder in folders:
-            _remove_if_empty(store, folder)
+            remove_if_empty(store, folder)
 
 
 def begin(store: Store) -> None:
     """Note that a writer begins, where nothing is left to withdraw; until its index is there this is unfinished."""
-    if _content(store, _BEGUN) != b"":
+    if content(store, _BEGUN) != b"":
         store.put(_BEGUN, b"")
 
 
 def is_withdrawing(store: Store) -> bool:
     """Whether a withdrawal began that did not end."""
-    return bool(_content(store, _BEGUN))
+    return bool(content(store, _BEGUN))
 
 
 def remove_private(store: Store) -> None:
     """Remove what writers need until the index is there; the caller's own lease goes last."""
     if store.capabilities.rename:
         store.remove_folder(PRIVATE)
-        _remove_if_empty(store, PRIVATE.partition("/")[0])
+        remove_if_empty(store, PRIVATE.partition("/")[0])
         return
     for info in store.list(PRIVATE):
         if not info.path.startswith(f"{LEASES}/"):
             store.delete(info.path)
 
 
-def _content(store: Store, path: str) -> bytes | None:
+def content(store: Store, path: str) -> bytes | None:
+    """The object, None where there is none."""
     try:
         return store.get(path)
     except NotFoundError:
@@ -116,12 +135,25 @@ def _indexes_of(shards: set[str], folders: list[str], store: Store) -> list[str]
     found = []
     for folder in reversed(folders):
         path = f"{folder}/{INDEX}"
-        if (index := _content(store, path)) is not None and not shards.isdisjoint(_listed(index, store, folder)):
+        if (index := content(store, path)) is not None and not shards.isdisjoint(_listed(index, store, folder)):
             found.append(path)
     return found
 
 
-def _remove_if_empty(store: Store, folder: str) -> None:
+def _is_link(store: Store, folder: str) -> bool:
+    directory = directory_of(store)
+    return directory is not None and (directory / folder).is_symlink()
+
+
+def remove_if_empty(store: Store, folder: str) -> None:
+    """Remove the folder if it holds nothing at all, and then those above it of which the same is true."""
+    directory = directory_of(store)
+    if directory is not None:  # which may hold what no listing shows, and what somebody just put there
+        with contextlib.suppress(OSError):
+            while folder:
+                (directory / folder).rmdir()
+                folder = folder.rpartition("/")[0]
+        return
     while folder and not store.list(folder) and not store.folders(folder):
         store.remove_folder(folder)
         folder = folder.rpartition("/")[0]

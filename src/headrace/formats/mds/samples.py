@@ -3,7 +3,7 @@
 u32 size for each column whose values vary in size | the columns' bytes, in the order of their names
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from struct import Struct
 from struct import error as StructError
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 from headrace.errors import FieldError, OptionError
 from headrace.formats.columns import checked_names, refuse_extra, refuse_other_types, selected_names
 from headrace.formats.mds.encodings import Encoding, encoding
-from headrace.formats.sample_shards import Decode
+from headrace.formats.sample_shards import LARGEST_OFFSET, Decode
 
 __all__ = ["SampleColumns"]
 
@@ -37,7 +37,8 @@ class SampleColumns:
         self._sizes_head = Struct(f"<{variable}I")
         self._is_variable = tuple(size is None for size in self.sizes)
         self._plan = tuple(
-            (name, found.encode, found.size is None) for name, found in zip(self.names, self._encodings, strict=True)
+            (name, found.encode if isinstance(columns[name], str) else _checked_encode(found), found.size is None)
+            for name, found in zip(self.names, self._encodings, strict=True)
         )
 
     @property
@@ -158,7 +159,31 @@ def _encoding(column: str, given: str | Encoding) -> Encoding:
     if not all(hasattr(given, member) for member in ("name", "size", "encode", "decode")):
         expected = "the name of an encoding, or an object with name, size, encode and decode"
         raise OptionError("columns", {column: given}, expected)
+    if not isinstance(given.name, str) or not given.name:
+        raise OptionError("columns", {column: given}, f"an encoding whose name is a string, not {given.name!r}")
+    if given.size is not None and (type(given.size) is not int or not 0 <= given.size <= LARGEST_OFFSET):
+        raise OptionError("columns", {column: given}, f"an encoding whose size is bytes or None, not {given.size!r}")
     return given
+
+
+def _checked_encode(own: Encoding) -> Callable[[Any], bytes]:
+    """The encode() of somebody else's encoding, which has to keep to what it says value by value.
+
+    Two that are wrong in opposite ways would make a sample of the right size.
+    """
+    encode, size = own.encode, own.size
+
+    def checked(value: Any) -> bytes:
+        data: object = encode(value)
+        if not isinstance(data, bytes):
+            if not isinstance(data, bytearray | memoryview):
+                raise TypeError(f"its encoding gave {type(data).__name__}, not bytes")
+            data = bytes(data)
+        if size is not None and len(data) != size:
+            raise ValueError(f"its encoding gave {len(data)} bytes, but every value has {size}")
+        return data
+
+    return checked
 
 
 def _refusal(sample: Mapping[str, Any], name: str, number: int, error: Exception) -> FieldError:

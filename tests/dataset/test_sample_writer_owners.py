@@ -7,7 +7,9 @@ import os
 import random
 import signal
 import sys
+import threading
 import time
+import weakref
 from pathlib import Path
 
 import pytest
@@ -20,7 +22,9 @@ from headrace.errors import (
     ExistingOutputError,
     HeadraceError,
     LeaseLostError,
+    OutputError,
     ShardOwnedError,
+    StoreError,
     WriteError,
 )
 from headrace.store import LocalStore, MemoryStore
@@ -152,6 +156,79 @@ def test_a_forked_child_does_not_touch_its_parents_writer(writer, begun, tmp_pat
         fill(writing, range(begun, 25))
     assert ids_in(tmp_path) == list(range(25))
     assert not (tmp_path / ".headrace").exists()
+
+
+def test_a_writer_that_is_dropped_as_its_threads_store_files_waits_for_nothing_and_then_lets_the_next_one_in(
+    tmp_path, monkeypatch
+):
+    """Waiting in a finalizer can be for ever: it may run in a thread that holds what another one waits for."""
+    monkeypatch.setattr(output, "_LEASE_TRIES", 3)
+    begun, go_on, done = threading.Event(), threading.Event(), threading.Event()
+
+    def block(call):
+        begun.set()
+        assert go_on.wait(20)
+        done.set()
+
+    rules = [Rule(Run(block), "put", "shard.00000.mds", times=1)]
+    writing = MDSWriter(columns=COLUMNS, out=FaultStore(LocalStore(tmp_path, fsync=False), rules), max_workers=1)
+    fill(writing, range(25))
+    assert begun.wait(20)
+    del writing
+    assert not done.is_set()
+    with pytest.raises(ShardOwnedError, match=f"process {os.getpid()} "):  # a thread may still store a file
+        write(tmp_path, range(3))
+    monkeypatch.setattr(output, "_LEASE_TRIES", 300)
+    go_on.set()
+    write(tmp_path, range(3))
+    assert done.is_set()
+    assert ids_in(tmp_path) == [0, 1, 2]
+    assert everything_in(tmp_path) == ["index.json", "shard.00000.mds"]
+
+
+def test_a_dropped_writer_may_be_collected_by_one_of_its_own_threads(tmp_path, monkeypatch):
+    monkeypatch.setattr(output, "_LEASE_TRIES", 3)
+    dropped, collected = threading.Event(), threading.Event()
+
+    def collect(call):
+        assert dropped.wait(20)
+        gc.collect()
+        with pytest.raises(ShardOwnedError):
+            write(tmp_path, range(3))
+        collected.set()
+
+    gc.collect()
+    gc.disable()  # the thread below is to be the one
+    try:
+        store = FaultStore(LocalStore(tmp_path, fsync=False), [Rule(Run(collect), "put", "shard.00000.mds", times=1)])
+        writing = [MDSWriter(columns=COLUMNS, out=store, max_workers=1)]
+        writing.append(writing)
+        gone = weakref.ref(writing[0])
+        fill(writing[0], range(5))
+        writing[0].flush_shard()
+        del writing
+        dropped.set()
+        assert collected.wait(20)
+    finally:
+        gc.enable()
+    assert gone() is None
+    assert ids_in(tmp_path) is None
+    monkeypatch.setattr(output, "_LEASE_TRIES", 300)
+    write(tmp_path, range(3))
+    assert ids_in(tmp_path) == [0, 1, 2]
+
+
+def test_a_failed_writer_that_a_traceback_keeps_lets_the_next_one_in(tmp_path):
+    def refuse(call):  # a new error each time, so that nothing here holds the one that comes
+        raise StoreError("no")
+
+    store = FaultStore(LocalStore(tmp_path, fsync=False), [Rule(Run(refuse), "put", "shard.*")])
+    writing = MDSWriter(columns=COLUMNS, out=store, retry=0)
+    with pytest.raises(OutputError, match=r"shard\.0000"):
+        fill(writing, range(1000))
+    del writing
+    write(tmp_path, range(3))
+    assert ids_in(tmp_path) == [0, 1, 2]
 
 
 def interrupted(call, nth):

@@ -13,13 +13,14 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["attempt_id", "is_dead", "is_here", "process_identity"]
+__all__ = ["attempt_id", "is_dead", "is_here", "let_go", "process_identity"]
 
 ATTEMPT_PATTERN = r"[0-9a-f]{8}-[0-9a-f]{8}-[0-9]{1,9}-[0-9]{1,19}-[0-9]{1,19}"
 _PARTS = re.compile(r"([0-9a-f]{8})-([0-9a-f]{8})-([1-9][0-9]{0,8})-([0-9]{1,19})(?:-[0-9]{1,19})?")
 _UNKNOWN_BOOT = "0" * 8
 _UNKNOWN_START = 0  # macOS has no /proc: there a process id in use counts as alive
 _attempts = itertools.count(1)  # next() on it is atomic, so threads need no lock
+_let_go: set[str] = set()
 
 
 class Identity(NamedTuple):
@@ -47,12 +48,22 @@ def is_here(attempt_or_identity: str) -> bool:
     return identity is not None and identity.host == _host()
 
 
+def let_go(attempt: str) -> None:
+    """From now on the attempt, one of this process, counts as dead here; others still see its process alive.
+
+    Does nothing but remember, so that a finalizer may call it, in whatever thread and whatever that one holds.
+    """
+    _let_go.add(attempt)
+
+
 def is_dead(attempt_or_identity: str) -> bool:
-    """True only if that process provably lives no more; False whenever this host cannot know.
+    """True only if that process provably lives no more, or let go of it; False whenever this host cannot know.
 
     Proof is: same host, and another boot, or no such process, or one that started at another time. A stopped process
     is alive. A zombie is dead: it will never run again.
     """
+    if attempt_or_identity in _let_go:
+        return True
     identity = parsed_identity(attempt_or_identity)
     if identity is None or identity.host != _host():
         return False

@@ -32,7 +32,7 @@ from typing import NamedTuple, TypedDict
 import msgspec
 
 from headrace.errors import AlreadyExistsError, LeaseLostError, NotFoundError, ShardOwnedError
-from headrace.store.identity import attempt_id, is_dead, is_here, parsed_identity, process_identity
+from headrace.store.identity import attempt_id, is_dead, is_here, let_go, parsed_identity, process_identity
 from headrace.store.store import FileInfo, Store
 
 __all__ = [
@@ -64,8 +64,9 @@ class Holder(TypedDict):
 class Lease:
     """The right to write one thing, held until release() or until another process takes it over."""
 
-    def __init__(self, store: Store, path: str, token: int, *, what: str, content: bytes) -> None:
+    def __init__(self, store: Store, path: str, token: int, *, what: str, content: bytes, attempt: str) -> None:
         self.token = token
+        self.attempt = attempt
         self._store = store
         self._path = path  # without "<token>.lease"
         self._what = what
@@ -112,6 +113,14 @@ class Lease:
             self._store.delete(f"{self._path}.{self.token}.beat")
             self._store.delete(_token_path(self._path, self.token))
 
+    def let_go(self) -> None:
+        """Let the next one of this process in, without a request: for finalizers, which must not wait for anything.
+
+        Processes elsewhere take the lease for held until this one ends or somebody here takes it over.
+        """
+        if not self._released and self._process == os.getpid():
+            let_go(self.attempt)
+
     def _is_own(self) -> bool:
         try:
             return self._store.get(_token_path(self._path, self.token)) == self._content
@@ -143,7 +152,7 @@ def acquire(
         if not force:
             _refuse_if_held(store, path, seen, what=what, expires_s=expires_s)
         token = max(seen.leases, default=0) + 1
-        lease = Lease(store, path, token, what=what, content=content)
+        lease = Lease(store, path, token, what=what, content=content, attempt=attempt)
         try:
             store.put_if_absent(_token_path(path, token), content)
         except AlreadyExistsError:

@@ -22,7 +22,7 @@ class Background(Generic[T]):
         self._most = workers + 1  # one waits while all threads work
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="headrace-shard")
         self._hand_over = hand_over
-        self._jobs: deque[Future[T]] = deque()
+        self._jobs: deque[Future[T | None]] = deque()  # None: not run, or failed
         self.failure: BaseException | None = None
 
     def submit(self, job: Callable[[], T]) -> None:
@@ -49,20 +49,20 @@ class Background(Generic[T]):
         if self.failure is None:
             self.failure = error
 
-    def _run(self, job: Callable[[], T]) -> T:
+    def _run(self, job: Callable[[], T]) -> T | None:
         try:
-            if self.failure is not None:
-                raise self.failure
-            return job()
+            return None if self.failure is not None else job()
         except BaseException as error:
             self.fail(error)
-            raise
+            return None
+        finally:
+            del self, job  # else the failure, whose traceback has this frame, and what both hold would keep one another
 
     def _take(self) -> None:
-        try:
-            result = self._jobs[0].result()
-            if self.failure is None:
+        result = self._jobs[0].result()
+        if result is not None and self.failure is None:
+            try:
                 self._hand_over(result)
-        except Exception as error:
-            self.fail(error)
+            except Exception as error:
+                self.fail(error)
         self._jobs.popleft()

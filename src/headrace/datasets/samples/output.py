@@ -11,6 +11,7 @@ the opposite order, so that those that are there are a beginning, and a writer c
 """
 
 import contextlib
+import gc
 import threading
 from collections.abc import Callable, Iterator, Sequence
 
@@ -41,7 +42,7 @@ from headrace.errors import (
     StoreError,
     UnfinishedDatasetError,
 )
-from headrace.store import Lease, LocalStore, Store, acquire, attempt_id
+from headrace.store import Lease, LocalStore, Store, acquire, attempt_id, process_identity
 
 __all__ = ["OWNED", "Output", "leased"]
 
@@ -49,7 +50,9 @@ OWNED = "write to a directory of its own, wait until that process is done, or en
 
 _ANEW = "it cannot be gone on with: write it again without resume=True"
 _FIRST_WAIT_S = 0.1
-_LEASE_TRIES = 100  # somebody who just finished may remove the folder that the lease is put into
+_LEASE_TRIES = 200
+_LEASE_WAIT_S = 0.02
+_dropped: set[str] = set()  # attempts of writers that were dropped before their end
 
 
 class Output:
@@ -62,6 +65,7 @@ class Output:
         self._tries = retry + 1
         self._leases: list[Lease] = []
         self._stopped = threading.Event()
+        self._dropped = False
 
     def open(self, *, exist_ok: bool, resume: bool) -> tuple[list[ShardEntry], bool]:
         """Take the place, for this writer alone; the entries of the shards that stay, and whether the dataset is whole.
@@ -138,6 +142,18 @@ class Output:
     def stop(self) -> None:
         """Give up waiting for another try."""
         self._stopped.set()
+
+    def drop(self) -> None:
+        """What a finalizer may do instead of stop() and release(): it waits for nothing, be it a lock.
+
+        The next writer of this process gets in once no thread is storing files any more.
+        """
+        self._dropped = True
+        _dropped.update(lease.attempt for lease in self._leases)
+
+    def __del__(self) -> None:
+        for lease in self._leases:
+            lease.let_go()
 
     def release(self) -> None:
         """Let the next one in. Twice is harmless."""
@@ -237,10 +253,15 @@ class Output:
                 return request()
             except OSError as caught:
                 error = caught
-            if attempt + 1 < self._tries and self._stopped.wait(min(_FIRST_WAIT_S * 2**attempt, 5.0)):
-                break
+            if attempt + 1 < self._tries:
+                self._stopped.wait(min(_FIRST_WAIT_S * 2**attempt, 5.0))
+                if self._stopped.is_set() or self._dropped:
+                    break
         tries = "1 try" if attempt == 0 else f"{attempt + 1} tries"
-        raise OutputError(where, f"{error} ({tries})") from error
+        try:
+            raise OutputError(where, f"{error} ({tries})") from error
+        finally:
+            del error  # else error and frame hold one another, and with them this output and its leases
 
     def _remove_private(self) -> None:
         # With the leases held, so that nobody begins in a folder that is being removed.
@@ -261,9 +282,22 @@ def _not_empty(store: Store, paths: Sequence[str]) -> ExistingOutputError:
 def leased(store: Store, what: str = "this dataset") -> Lease:
     """The right to write here; ShardOwnedError, which says what is owned, while somebody alive has it."""
     for _ in range(_LEASE_TRIES - 1):
-        with contextlib.suppress(NotFoundError):
+        try:
             return _lease(store, what)
+        except NotFoundError:  # somebody who just finished removed the folder that the lease was put into
+            continue
+        except ShardOwnedError as error:
+            if not _is_dropped(error.holder.get("attempt", "")):
+                raise
+            threading.Event().wait(_LEASE_WAIT_S)
     return _lease(store, what)
+
+
+def _is_dropped(attempt: str) -> bool:
+    """Whether it is that of a writer of this process which nobody refers to any more, only its threads."""
+    if attempt.startswith(f"{process_identity()}-") and attempt not in _dropped:
+        gc.collect()  # a traceback may have kept it
+    return attempt in _dropped
 
 
 def _lease(store: Store, what: str) -> Lease:

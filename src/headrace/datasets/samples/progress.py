@@ -16,7 +16,8 @@ class ShardProgress:
             from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
             text = TextColumn("{task.description}: {task.completed} shards, {task.fields[samples]:,} samples")
-            self._bar = Progress(text, TimeElapsedColumn(), console=Console(stderr=True), refresh_per_second=5)
+            # Drawn when there is something new, and not by a thread, which would outlive a writer that is dropped.
+            self._bar = Progress(text, TimeElapsedColumn(), console=Console(stderr=True), auto_refresh=False)
             self._row = self._bar.add_task(where, total=None, completed=num_shards, samples=0)
             self._samples = 0
             self._bar.start()
@@ -25,7 +26,7 @@ class ShardProgress:
         """One more shard, of so many samples."""
         if self._bar is not None:
             self._samples += num_samples
-            self._bar.update(self._row, advance=1, samples=self._samples)
+            self._bar.update(self._row, advance=1, samples=self._samples, refresh=True)
 
     def close(self) -> None:
         """Leave the line as it is. Twice is harmless."""

@@ -188,11 +188,13 @@ class SampleWriter:
                 error.add_note(f"Storing had failed as well: {failure}")
 
     def __del__(self) -> None:
-        # Dropped without an end: another writer of this process must be able to take the place.
-        # Where the last reference was one of its own threads', which cannot wait for itself, the place stays taken.
-        if not getattr(self, "_closed", True):
-            with contextlib.suppress(RuntimeError):
-                self._give_up()
+        # Dropped without an end. This may run in any thread, whatever it holds, so it waits for nothing: threads end
+        # by themselves, and with the last one that stores files another writer of this process gets in.
+        if not getattr(self, "_closed", True) and self._process == os.getpid():
+            self._background.fail(self._interrupted())
+            self._output.drop()
+            self._progress.close()
+            self._pending.close()
 
     def _give_up(self) -> None:
         if self._process == os.getpid():

@@ -12,6 +12,11 @@ NAN = np.array([0x7FC00001], "<u4").view("<f4")
 GREY = Image.new("L", (2, 3), 7)
 
 
+def named(value):
+    """A name that is the same in every process."""
+    return f"{value.mode} image" if isinstance(value, Image.Image) else repr(value)
+
+
 @pytest.mark.parametrize(
     ("one", "other"),
     [
@@ -42,7 +47,7 @@ GREY = Image.new("L", (2, 3), 7)
         (GREY, Image.new("P", (2, 3), 7)),
         (None, 0),
     ],
-    ids=repr,
+    ids=named,
 )
 def test_values_that_differ_are_told_apart_and_each_is_like_itself(one, other):
     assert identical(one, one)

@@ -19,7 +19,7 @@ from headrace.datasets.samples.background import Background
 from headrace.datasets.samples.index import ShardEntry, index_bytes
 from headrace.datasets.samples.options import Place, checked_options, opened_outputs, size_limit_bytes
 from headrace.datasets.samples.output import Output
-from headrace.datasets.samples.pending import SPILL_BYTES, PendingShard
+from headrace.datasets.samples.pending import GATHER_BYTES, SPILL_BYTES, PendingShard
 from headrace.datasets.samples.places import overlap
 from headrace.datasets.samples.progress import ShardProgress
 from headrace.datasets.samples.storing import Storing, other_settings
@@ -203,10 +203,11 @@ class SampleWriter:
 
     def _begin_shard(self) -> None:
         self._running_bytes = self._shards.bytes_ahead
-        self._watch_bytes = min(self._most_bytes, SPILL_BYTES)
+        self._spill_bytes = SPILL_BYTES
+        self._watch()
 
     def _make_room(self, size: int) -> None:
-        """Before a sample of this size: begin another shard, or move what is in memory to the disk."""
+        """Before a sample of this size: begin another shard, or put together what is there."""
         if self._running_bytes + size > self._most_bytes:
             alone = self._shards.bytes_ahead + size
             if alone > LARGEST_OFFSET - self._shards.bytes_unseen:
@@ -216,10 +217,17 @@ class SampleWriter:
             if len(self._pending) or (self._limited and self._num_shards == 0):
                 with self._spoiled_by_failure():
                     self._end_shard()
-        if self._running_bytes + size > SPILL_BYTES and self._pending.chunks:
+        if self._pending.chunks:
             with self._spoiled_by_failure():
-                self._pending.spill()
-        self._watch_bytes = min(self._most_bytes, self._running_bytes + size + SPILL_BYTES)
+                if self._running_bytes + size > self._spill_bytes:
+                    self._pending.spill()
+                    self._spill_bytes = self._running_bytes + size + SPILL_BYTES
+                else:
+                    self._pending.gather()
+        self._watch(size)
+
+    def _watch(self, size: int = 0) -> None:
+        self._watch_bytes = min(self._most_bytes, self._running_bytes + size + min(GATHER_BYTES, SPILL_BYTES))
 
     def _end_shard(self) -> None:
         self._background.submit(partial(self._storing.store, self._num_shards, *self._pending.take()))

@@ -1,13 +1,13 @@
 """One shard's way from samples in memory to files that an index may name: compressed, hashed, stored, noted."""
 
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headrace.datasets.samples.index import CsvEntry, FileEntry, JsonEntry, MdsEntry, ShardEntry, TsvEntry, XsvEntry
 from headrace.datasets.samples.output import Output
-from headrace.datasets.samples.pending import RawFile
+from headrace.datasets.samples.pending import RawFile, TakenSamples
 from headrace.datasets.samples.progress import ShardProgress
 from headrace.datasets.samples.sample_formats import columns_of
 from headrace.formats.compression import Codec
@@ -42,20 +42,17 @@ class Storing:
         self._progress = progress
         self.entries = entries
 
-    def store(
-        self, shard: int, sizes: NDArray[np.int64], chunks: list[bytes], file: BinaryIO | None
-    ) -> tuple[int, ShardEntry]:
+    def store(self, shard: int, sizes: NDArray[np.int64], samples: TakenSamples) -> tuple[int, ShardEntry]:
         """Store the files of a shard; runs on a thread. The entry for the index comes back."""
         self._output.check()
         name = f"shard.{shard:05d}.{self._shards.format}"
-        raw = RawFile(self._shards.head(sizes), chunks, file)
-        chunks.clear()
+        raw = RawFile(self._shards.head(sizes), samples)
         try:
             files = {f"{form}_data": entry for form, entry in self._store(name, raw)}
         finally:
             raw.close()
         if (meta := self._shards.meta(sizes)) is not None:
-            files |= {f"{form}_meta": entry for form, entry in self._store(f"{name}.meta", RawFile(meta, []))}
+            files |= {f"{form}_meta": entry for form, entry in self._store(f"{name}.meta", RawFile(meta))}
         return shard, _entry(self._shards, self._options, len(sizes), files)
 
     def note(self, stored: tuple[int, ShardEntry]) -> None:

@@ -5,6 +5,7 @@ import enum
 import json
 import multiprocessing
 import os
+import shutil
 import socket
 import time
 
@@ -26,7 +27,7 @@ from headrace.errors import (
     StoreError,
     UnfinishedDatasetError,
 )
-from headrace.store import LocalStore, MemoryStore
+from headrace.store import LocalStore, MemoryStore, lease
 from headrace.testing import FaultStore, Refuse, Rule, Run
 from writing_scenes import COLUMNS, everything_in, files_in, fill, ids_in, sample, write
 
@@ -92,6 +93,23 @@ def unfinished(folder, **options):
     writing.__exit__(KeyError, KeyError(), None)
 
 
+def appear(folder, numbers):
+    """A dataset comes to lie in the folder as no writer puts it there: somebody copies one."""
+    write(f"{folder}-elsewhere", numbers)
+    shutil.copytree(f"{folder}-elsewhere", folder, dirs_exist_ok=True)
+
+
+def test_a_writer_that_fills_a_shard_for_hours_keeps_its_place(monkeypatch):
+    store = MemoryStore()
+    with MDSWriter(columns=COLUMNS, out=store) as writing:
+        fill(writing, range(100))
+        assert [info.path for info in store.list() if info.path.endswith(".beat")] == []
+        monkeypatch.setattr(lease, "RENEW_EVERY_S", 0.0)
+        fill(writing, range(100, 200))
+        assert len([info.path for info in store.list() if info.path.endswith(".beat")]) == 1
+        monkeypatch.setattr(lease, "RENEW_EVERY_S", 1e9)
+
+
 # Two who write into one directory.
 
 
@@ -108,7 +126,7 @@ def test_a_preparation_does_not_take_the_place_of_a_living_writer(stored, overwr
 
 def test_a_writer_does_not_begin_where_a_preparation_did(tmp_path):
     def begin():
-        for options in ({}, {"resume": True}):
+        for options in ({}, {"resume": True}, {"exist_ok": True}):
             with pytest.raises(ExistingOutputError, match="is being prepared, or was not prepared to its end"):
                 write(tmp_path, [1000], **options)
 
@@ -118,14 +136,14 @@ def test_a_writer_does_not_begin_where_a_preparation_did(tmp_path):
 
 def test_a_preparation_whose_place_was_taken_says_so_and_changes_nothing(tmp_path):
     with pytest.raises(PreparationError, match="was taken by another preparation or writer"):
-        prepared(Meanwhile(tmp_path, lambda: write(tmp_path, [1000, 1001], exist_ok=True)))
+        prepared(Meanwhile(tmp_path, lambda: appear(tmp_path, [1000, 1001])))
     assert ids_in(tmp_path) == [1000, 1001]
 
 
 def test_a_dataset_that_came_after_the_last_task_is_not_taken_for_the_prepared_one(tmp_path):
     class Late(SampleStorage):
         def publish(self, metadata=None):
-            write(tmp_path, [1000, 1001], exist_ok=True)
+            appear(tmp_path, [1000, 1001])
             super().publish(metadata)
 
     with pytest.raises(PublishedError, match="was taken by another preparation or writer"):

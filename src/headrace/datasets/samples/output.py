@@ -120,6 +120,11 @@ class Output:
         """Return if the places are still this writer's; LeaseLostError where another one took one."""
         for lease in self._leases:
             self._retried(self.where, lease.check)
+        self.renew()
+
+    def renew(self) -> None:
+        """Keep other hosts from taking the places for abandoned; costs something once a minute only."""
+        for lease in self._leases:
             self._retried(self.where, lease.renew)
 
     def finish(self, index: bytes) -> None:
@@ -174,11 +179,11 @@ class Output:
             if isinstance(store, LocalStore) and store.root.is_file():
                 raise ExistingOutputError(store.location, "is a file", "remove it")
             refuse_shards(store)
-            if exist_ok:
-                continue
             if content(store, PLAN) is not None and not has_index(store):
                 problem = "is being prepared, or was not prepared to its end"
-                raise ExistingOutputError(store.location, problem, "prepare it again, or pass exist_ok=True")
+                raise ExistingOutputError(store.location, problem, "prepare it again, or remove the directory")
+            if exist_ok:
+                continue
             others = [info.path for info in store.list() if not info.path.startswith(f"{PRIVATE}/")]
             if not others or (resume and has_index(self._place)):
                 continue

@@ -33,6 +33,7 @@ from headrace.store.below import directory_of
 __all__ = ["SampleWriter", "WriterOptions"]
 
 _DEFAULT_LIMIT = 1 << 26
+_RENEW_EVERY = 64  # samples; few enough that none takes hours, many enough that asking costs nothing
 _open: "weakref.WeakSet[SampleWriter]" = weakref.WeakSet()
 
 
@@ -130,6 +131,8 @@ class SampleWriter:
         size = len(data) + self._bytes_a_sample
         if self._running_bytes + size > self._watch_bytes:
             self._make_room(size)
+        if not self.num_samples % _RENEW_EVERY:
+            self._renew()
         self._running_bytes += size
         self._pending.chunks.append(data)  # from here on the sample is in, even if Ctrl-C comes next
         self.num_samples += 1
@@ -200,6 +203,14 @@ class SampleWriter:
         if self._process == os.getpid():
             self.cancel_future_jobs()
             self._close()
+
+    def _renew(self) -> None:
+        """Keep the place while a shard takes hours to fill."""
+        try:
+            self._output.renew()
+        except Exception as error:
+            self._background.fail(error)
+            self._refuse()
 
     def _begin_shard(self) -> None:
         self._running_bytes = self._shards.bytes_ahead

@@ -128,7 +128,8 @@ class SampleStorage:
     def planned_tasks(self) -> list[str] | None:
         """The tasks recorded, or those whose folders make up the dataset; None where there are none."""
         if (plan := self._plan()) is not None:
-            return list(plan.tasks)
+            folders = [_folder(*task) for task in enumerate(plan.tasks)]
+            return list(plan.tasks) if self._lists_only(folders) else None  # else it is somebody else's dataset
         found = self._task_folders()
         if not found or [shard for shard, _ in found.values()] != list(range(len(found))):
             return None

@@ -7,6 +7,8 @@ import multiprocessing
 import os
 import shutil
 import socket
+import subprocess
+import sys
 import time
 
 import pytest
@@ -217,6 +219,46 @@ def test_a_process_that_slept_while_it_stored_the_index_leaves_none_beside_its_s
     if successor == "open":
         others[0].finish()
         assert ids_in(tmp_path) == list(range(100, 130))
+
+
+SUCCESSOR = """
+import sys
+from headrace.store import identity
+identity._host = lambda: "f" * 8  # a host that cannot know whether the predecessor lives
+from headrace import MDSWriter
+with MDSWriter(columns={"id": "int", "text": "str"}, out=sys.argv[1], size_limit=sys.argv[2] or None) as out:
+    for number in range(100, 130):
+        out.write({"id": number, "text": "other" * 20})
+"""
+
+
+@pytest.mark.parametrize("spilled", [False, True])
+@pytest.mark.parametrize("asleep_at", ["shard.00001.mds", "shard.00000", "index.json"])
+def test_a_process_that_slept_in_the_middle_of_storing_a_file_stores_nothing_over_its_successors(
+    asleep_at, spilled, tmp_path, monkeypatch
+):
+    rename = os.replace
+    slept = []
+
+    def replaced(source, target):
+        if os.path.basename(target) == asleep_at and not slept:
+            slept.append(target)
+            for lease_file in (tmp_path / ".headrace" / "samples" / "leases").rglob("*.lease"):
+                os.utime(lease_file, (time.time() - 2 * 3600,) * 2)
+            subprocess.run([sys.executable, "-c", SUCCESSOR, tmp_path, "1kb"], check=True)
+        rename(source, target)
+
+    monkeypatch.setattr(os, "replace", replaced)
+    if spilled:
+        monkeypatch.setattr(sample_writer, "SPILL_BYTES", 200)
+        monkeypatch.setattr(os, "rename", replaced)
+    with pytest.raises(LeaseLostError), MDSWriter(columns=COLUMNS, out=tmp_path, size_limit="1kb") as writing:
+        fill(writing, range(30))
+    assert len(slept) == 1
+    with SampleDataset(tmp_path) as dataset:
+        assert [one["id"] for one in dataset[:]] == list(range(100, 130))
+        assert dataset.verify() == []
+    assert everything_in(tmp_path) == sorted(["index.json", *(info.name for info in tmp_path.glob("shard.*"))])
 
 
 def test_a_forked_child_that_ends_adds_nothing_to_a_shard_that_waits_in_a_file(tmp_path, monkeypatch):

@@ -94,8 +94,8 @@ class FolderStore(Store):
             super().remove_folder(folder)  # refuses
         self.store.remove_folder(self._full(folder))
 
-    def remove_orphans(self, folder: str = "") -> None:
-        self.store.remove_orphans(self._full_folder(folder))
+    def remove_orphans(self, folder: str = "", *, of: str = "") -> None:
+        self.store.remove_orphans(self._full_folder(folder), of=of)
 
     def close(self) -> None:
         self.store.close()

@@ -260,10 +260,11 @@ def remove_tree(full_path: str) -> bool:
     return True
 
 
-def remove_orphans(full_path: str) -> None:
-    """Remove the files in flight, directly in the folder, whose process is dead."""
+def remove_orphans(full_path: str, of: str = "") -> None:
+    """Remove the files in flight, directly in the folder, whose process is dead, or the one that made attempt `of`."""
+    process = of.rpartition("-")[0]
     with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(full_path) as scan:
         for entry in scan:
             match = _ORPHAN.fullmatch(entry.name)
-            if match and is_dead(match[1]):
+            if match and (is_dead(match[1]) or match[1].rpartition("-")[0] == process):
                 unlink_if_there(entry.path)

@@ -184,10 +184,10 @@ class LocalStore(Store):
                 self._forget(full)
                 self._sync_parents(full)
 
-    def remove_orphans(self, folder: str = "") -> None:
+    def remove_orphans(self, folder: str = "", *, of: str = "") -> None:
         full = self._full_folder(folder)
         with named(full, "clean"):
-            files.remove_orphans(full)
+            files.remove_orphans(full, of)
 
     def close(self) -> None:
         process = os.getpid()

@@ -147,8 +147,12 @@ class Store(ABC):
         """
         raise UnsupportedOperationError(self.location, "remove folders", "object stores have none")
 
-    def remove_orphans(self, folder: str = "") -> None:  # noqa: B027 - most stores leave none
-        """Remove files in flight that dead processes left directly in this folder. Others are untouched."""
+    def remove_orphans(self, folder: str = "", *, of: str = "") -> None:  # noqa: B027 - most stores leave none
+        """Remove files in flight that dead processes left directly in this folder. Others are untouched.
+
+        `of` is an attempt of a process that lost its right to write here: what it has in flight goes as well, so that a
+        put() in which it slept fails when it wakes.
+        """
 
     @property
     def max_views(self) -> int:

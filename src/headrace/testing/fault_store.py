@@ -203,9 +203,9 @@ class FaultStore(Store):
         if not _forgets(self._begin("remove_folder", folder)):
             self.store.remove_folder(folder)
 
-    def remove_orphans(self, folder: str = "") -> None:
+    def remove_orphans(self, folder: str = "", *, of: str = "") -> None:
         if not _forgets(self._begin("remove_orphans", folder)):
-            self.store.remove_orphans(folder)
+            self.store.remove_orphans(folder, of=of)
 
     @property
     def max_views(self) -> int:

@@ -14,6 +14,7 @@ import contextlib
 import gc
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 from headrace.datasets.neighbours import refuse_shards
 from headrace.datasets.samples.index import INDEX, FileEntry, ShardEntry, index_bytes, stored_files
@@ -50,6 +51,7 @@ OWNED = "write to a directory of its own, wait until that process is done, or en
 
 _ANEW = "it cannot be gone on with: write it again without resume=True"
 _FIRST_WAIT_S = 0.1
+_PART = ".part"  # of a file that is written piece by piece
 _LEASE_TRIES = 200
 _LEASE_WAIT_S = 0.02
 _dropped: set[str] = set()  # attempts of writers that were dropped before their end
@@ -244,7 +246,14 @@ class Output:
         return entries
 
     def _try(self, store: Store, name: str, num_bytes: int, put: Callable[[Store], None]) -> None:
+        is_first = True
+
         def put_whole() -> None:
+            nonlocal is_first
+            if not is_first:  # perhaps it failed because somebody took the place
+                for lease in self._leases:
+                    lease.check()
+            is_first = False
             put(store)
             if (found := store.head(name).size_bytes) != num_bytes:
                 raise StoreError(f"the store kept {found} of {num_bytes} bytes, though it said that all was well")
@@ -307,9 +316,20 @@ def _is_dropped(attempt: str) -> bool:
 
 def _lease(store: Store, what: str) -> Lease:
     try:
-        return acquire(store, LEASES, "writer", what=what, attempt=attempt_id(), on_takeover=lambda _: None)
+        return acquire(store, LEASES, "writer", what=what, attempt=attempt_id(), on_takeover=partial(_fence, store))
     except ShardOwnedError as error:
         raise ShardOwnedError(error.where, error.what, error.holder, error.age_s, OWNED) from None
+
+
+def _fence(store: Store, attempt: str) -> None:
+    """Take from a predecessor what it has in flight: one that slept in the middle of storing a file must not end it."""
+    if attempt.startswith(f"{process_identity()}-"):
+        return  # one of this process, which let go of the place once nothing was in flight
+    for folder in ("", PRIVATE):
+        store.remove_orphans(folder, of=attempt)
+    for info in store.list(PRIVATE, recursive=False):
+        if info.path.endswith(_PART):
+            store.delete(info.path)
 
 
 def _receipt(shard: int) -> str:
@@ -326,7 +346,7 @@ def _is_unfinished(store: Store) -> bool:
 
 
 def _put_pieces(store: Store, name: str, raw: RawFile) -> None:
-    part = f"{PRIVATE}/{name}.part"
+    part = f"{PRIVATE}/{name}.{attempt_id()}{_PART}"  # a name of its own: a successor stores the same file
     store.make_folder(PRIVATE)
     writer = store.open_writer(part)
     try:

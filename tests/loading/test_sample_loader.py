@@ -48,8 +48,9 @@ def test_columns_come_as_tensors_and_text_as_a_list(folder):
 )
 def test_every_sample_comes_once_in_the_same_order_whatever_reads_them(options, folder):
     expected = ids(loader(folder))
-    assert sorted(sum(expected, [])) == list(range(COUNT))
-    assert sum(expected, []) == [sample["id"] for sample in ShuffledDataset(SampleDataset(folder), 5)[:]]
+    order = [number for batch in expected for number in batch]
+    assert sorted(order) == list(range(COUNT))
+    assert order == [sample["id"] for sample in ShuffledDataset(SampleDataset(folder), 5)[:]]
     with loader(folder, **options) as found:
         assert ids(found) == expected
 

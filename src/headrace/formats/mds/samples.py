@@ -35,7 +35,6 @@ class SampleColumns:
         self._fixed_bytes = sum(size for size in self.sizes if size is not None)
         variable = self.sizes.count(None)
         self._sizes_head = Struct(f"<{variable}I")
-        self._is_variable = tuple(size is None for size in self.sizes)
         self._plan = tuple(
             (name, found.encode if isinstance(columns[name], str) else _checked_encode(found), found.size is None)
             for name, found in zip(self.names, self._encodings, strict=True)

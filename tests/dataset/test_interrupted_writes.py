@@ -1,48 +1,13 @@
 """KeyboardInterrupt at every line of an append, caught by a user who goes on: what is committed is whole."""
 
 import collections
-import gc
-import linecache
-import sys
-from pathlib import Path
 
 import pytest
 
-import headrace
 from dataset.scenes import DOCUMENTS, SPANS, leftovers
 from headrace.datasets import attempts
 from headrace.errors import ShardOwnedError, UnfinishedDatasetError, WriteError
-
-HOME = str(Path(headrace.__file__).parent)
-
-
-def interrupted(call, nth):
-    """Calls it, and raises KeyboardInterrupt at the nth line of ours; whether it came so far.
-
-    Not at `with` lines: they are passed a second time before __exit__ is called, where no signal is looked for.
-    """
-    count = 0
-
-    def at_line(frame, event, _):
-        nonlocal count
-        if event == "line" and frame.f_code.co_filename.startswith(HOME):
-            if not linecache.getline(frame.f_code.co_filename, frame.f_lineno).lstrip().startswith("with "):
-                count += 1
-            if count == nth:
-                count += 1
-                raise KeyboardInterrupt
-        return at_line
-
-    gc.disable()  # finalizers have lines, too
-    sys.settrace(lambda frame, event, _: at_line)
-    try:
-        call()
-    except KeyboardInterrupt:
-        pass
-    finally:
-        sys.settrace(None)
-        gc.enable()
-    return count > nth
+from interference import interrupted
 
 
 def outcome(kind, folder, nth, begun):

@@ -1,6 +1,5 @@
 """One owner a shard: among threads and processes, alive, stopped, woken and dead."""
 
-import multiprocessing
 import os
 import pickle
 import random
@@ -23,25 +22,7 @@ from headrace.errors import (
 )
 from headrace.store import LocalStore
 from headrace.testing import FaultStore, Rule, Run
-
-FORK = multiprocessing.get_context("fork")
-
-
-def in_child(function, *arguments):
-    """Starts function in a forked process; its outcome comes through the returned pipe."""
-    receiver, sender = FORK.Pipe(duplex=False)
-
-    def main():
-        try:
-            sender.send(("returned", function(*arguments)))
-        except BaseException as error:
-            sender.send(("raised", error))
-        os._exit(0)
-
-    process = FORK.Process(target=main)
-    process.start()
-    sender.close()
-    return process, receiver
+from interference import FORK, in_child
 
 
 def test_a_second_owner_in_this_process_is_refused_with_pid_and_host(tmp_path):

@@ -1,20 +1,15 @@
 """Who else writes where a dataset of samples is written: other processes, forked children; and Ctrl-C."""
 
 import gc
-import linecache
-import multiprocessing
 import os
 import random
 import signal
-import sys
 import threading
 import time
 import weakref
-from pathlib import Path
 
 import pytest
 
-import headrace
 from headrace.datasets import JSONWriter, MDSWriter, SampleDataset
 from headrace.datasets.samples import output
 from headrace.errors import (
@@ -29,32 +24,14 @@ from headrace.errors import (
 )
 from headrace.store import LocalStore, MemoryStore
 from headrace.testing import FaultStore, Refuse, Rule, Run
+from interference import FORK, in_child, interrupted
 from writing_scenes import COLUMNS, FORMATS, everything_in, fill, ids_in, sample, write
 
-FORK = multiprocessing.get_context("fork")
-HOME = str(Path(headrace.__file__).parent)
 EACH_FORMAT = pytest.mark.parametrize("writer", FORMATS.values(), ids=FORMATS)
 
 
 class OwnError(Exception):
     """The user's."""
-
-
-def in_child(function, *arguments):
-    """Starts function in a forked process; its outcome comes through the returned pipe."""
-    receiver, sender = FORK.Pipe(duplex=False)
-
-    def main():
-        try:
-            sender.send(("returned", function(*arguments)))
-        except BaseException as error:
-            sender.send(("raised", error))
-        os._exit(0)
-
-    process = FORK.Process(target=main)
-    process.start()
-    sender.close()
-    return process, receiver
 
 
 def write_two(folder, barrier, offset_s, first, options):
@@ -229,35 +206,6 @@ def test_a_failed_writer_that_a_traceback_keeps_lets_the_next_one_in(tmp_path):
     del writing
     write(tmp_path, range(3))
     assert ids_in(tmp_path) == [0, 1, 2]
-
-
-def interrupted(call, nth):
-    """Calls it, and raises KeyboardInterrupt at the nth line of ours in this thread; whether it came so far.
-
-    Not at `with` lines: they are passed a second time before __exit__ is called, where no signal is looked for.
-    """
-    count = 0
-
-    def at_line(frame, event, _):
-        nonlocal count
-        if event == "line" and frame.f_code.co_filename.startswith(HOME):
-            if not linecache.getline(frame.f_code.co_filename, frame.f_lineno).lstrip().startswith("with "):
-                count += 1
-            if count == nth:
-                count += 1
-                raise KeyboardInterrupt
-        return at_line
-
-    gc.disable()  # finalizers have lines, too
-    sys.settrace(lambda frame, event, _: at_line)
-    try:
-        call()
-    except KeyboardInterrupt:
-        pass
-    finally:
-        sys.settrace(None)
-        gc.enable()
-    return count > nth
 
 
 USES = {

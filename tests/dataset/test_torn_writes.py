@@ -20,7 +20,7 @@ from dataset.scenes import (
     open_files_below,
     payload_of,
 )
-from dataset.test_owners import in_child, stop_myself
+from dataset.test_owners import stop_myself
 from headrace.datasets import DocumentStorage, StreamWithMetaStorage, attempts, payloads
 from headrace.errors import (
     ClosedError,
@@ -36,6 +36,7 @@ from headrace.errors import (
 from headrace.formats.documents import DocumentJsonFormat, DocumentNumpyFormat
 from headrace.store import LocalStore
 from headrace.testing import FaultStore, Refuse, Rule, Run
+from interference import in_child
 
 BOTH = pytest.mark.parametrize("kind", [DOCUMENTS, SPANS], ids=repr)
 EACH_FILE = pytest.mark.parametrize(

@@ -191,7 +191,7 @@ class Payloads:
         if np.count_nonzero(outside):  # faster than any()
             raise self._absent(int(shards[outside.argmax()]), int(numbers[outside.argmax()]))
         if not self._all_checked and not self._is_checked[shards].all():
-            self._check_ends(np.unique(shards))
+            self._check_ends(np.array(sorted(set(shards.tolist())), np.int64))
         bounds = self._pairs.rows(self._index_starts[shards] + numbers).view("<u8").reshape(-1, 2)
         begins, ends = bounds[:, 0], bounds[:, 1]
         bad = ends < begins
@@ -209,7 +209,7 @@ class Payloads:
 
     def _fetched(self, shards: Int64s, begins: Int64s, ends: Int64s) -> list[memoryview]:
         pieces = [memoryview(b"")] * len(shards)
-        for shard in np.unique(shards).tolist():
+        for shard in sorted(set(shards.tolist())):
             places = np.flatnonzero(shards == shard)
             found = self._data_files.ranges(shard, begins[places], ends[places] - begins[places])
             for place, piece in zip(places.tolist(), found, strict=True):

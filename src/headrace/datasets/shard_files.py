@@ -315,7 +315,7 @@ class RowGather:
             limit = self._files.max_views
             for begin in range(0, len(places), limit):  # so that no batch, however spread, maps more than the limit
                 part = places[begin : begin + limit]
-                maps = self._mapped(np.unique(shards[begin : begin + limit]).tolist())
+                maps = self._mapped(sorted(set(shards[begin : begin + limit].tolist())))
                 if self._row_bytes > _LONGEST_ROW:
                     for place, shard in zip(part.tolist(), (segments[part] // 2).tolist(), strict=True):
                         at = (int(items[place]) * self.stride - int(self._starts[shard])) * self._itemsize
@@ -325,7 +325,7 @@ class RowGather:
                     out[part] = self._memory[addresses].view(np.uint8).reshape(len(part), -1)
                 del maps  # the next part may have to make room
         else:
-            for shard in np.unique(shards).tolist():
+            for shard in sorted(set(shards.tolist())):
                 part = places[shards == shard]
                 begins = (items[part] * self.stride - self._starts[shard]) * self._itemsize
                 views = self._files.ranges(shard, begins, np.full(len(part), self._row_bytes, np.int64))

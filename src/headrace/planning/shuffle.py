@@ -41,7 +41,7 @@ def shuffled(positions: NDArray[np.int64], num_items: int, seed: int) -> NDArray
     if (epochs == first).all():
         return first * num_items + _epoch(num_items, seed, first)(indices)
     items = np.empty(positions.shape, np.int64)
-    for epoch in np.unique(epochs).tolist():
+    for epoch in sorted(set(epochs.ravel().tolist())):
         chosen = epochs == epoch
         items[chosen] = epoch * num_items + _epoch(num_items, seed, epoch)(indices[chosen])
     return items

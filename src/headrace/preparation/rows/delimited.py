@@ -18,7 +18,8 @@ from headrace.errors import InputError, OptionError
 from headrace.preparation.blocks import blocks_of, line_error, line_of, lines_of, text_of
 from headrace.preparation.rows.columns import SAMPLED_ROWS, Columns
 from headrace.preparation.rows.splits import Observer, Row
-from headrace.preparation.sources import Piece, compression_of, next_record
+from headrace.preparation.rows.text_file import TextFile
+from headrace.preparation.sources import Piece, next_record
 
 __all__ = ["CsvSource", "checked_delimiter", "text_columns"]
 
@@ -35,38 +36,17 @@ Parse = Callable[[str], Any]
 
 
 @dataclass(frozen=True)
-class CsvSource:
+class CsvSource(TextFile):
     """A file of delimited text. `types` says what the fields of a column are read as: text where it says nothing.
 
     Of the columns that are `guessed` nobody has said that they are numbers: there 007 is refused, and not read as 7.
     """
 
-    file: Piece
     delimiter: str = ","
     quotes: bool = True
     types: Columns = field(default_factory=dict, hash=False)
     guessed: tuple[str, ...] = ()
     has_schema = True
-
-    @property
-    def name(self) -> str:
-        """Its path."""
-        return self.file.path
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes on disk."""
-        return self.file.size_bytes
-
-    @property
-    def length(self) -> int:
-        """Its bytes."""
-        return self.file.size_bytes
-
-    @property
-    def can_be_cut(self) -> bool:
-        """Whether it is not compressed."""
-        return compression_of(self.file.path) is None
 
     def cuts(self, places: Sequence[int]) -> list[int]:
         """The next record at or behind each place; of a compressed file the nearer end."""

@@ -12,37 +12,17 @@ import msgspec
 from headrace.preparation.blocks import blocks_of, line_error, line_of, lines_of, text_of
 from headrace.preparation.rows.columns import SAMPLED_ROWS, Columns, columns_of_rows
 from headrace.preparation.rows.splits import Observer, Row
-from headrace.preparation.sources import Piece, compression_of, next_record
+from headrace.preparation.rows.text_file import TextFile
+from headrace.preparation.sources import Piece, next_record
 
 __all__ = ["JsonlSource"]
 
 
 @dataclass(frozen=True)
-class JsonlSource:
+class JsonlSource(TextFile):
     """A file of JSON lines. Blank lines are no rows; of a member that is there twice the last one counts."""
 
-    file: Piece
     has_schema = False
-
-    @property
-    def name(self) -> str:
-        """Its path."""
-        return self.file.path
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes on disk."""
-        return self.file.size_bytes
-
-    @property
-    def length(self) -> int:
-        """Its bytes."""
-        return self.file.size_bytes
-
-    @property
-    def can_be_cut(self) -> bool:
-        """Whether it is not compressed."""
-        return compression_of(self.file.path) is None
 
     def cuts(self, places: Sequence[int]) -> list[int]:
         """The next line at or behind each place; of a compressed file the nearer end."""

@@ -120,11 +120,16 @@ def describe_machine(*packages: str) -> str:
 
 
 def interleaved(sides: Mapping[str, Side], rounds: int = ROUNDS) -> dict[str, list[Seconds]]:
-    """Seconds a unit of each side, one entry a round; one round before that is not counted."""
+    """Seconds a unit of each side, one entry a round; one round before that is not counted.
+
+    Each round another side begins: who comes first may pay for what the last one left behind.
+    """
     seconds: dict[str, list[Seconds]] = {name: [] for name in sides}
+    names = list(sides)
     for number in range(rounds + 1):
-        for name, side in sides.items():
-            taken = side()
+        first = number % len(names)
+        for name in names[first:] + names[:first]:
+            taken = sides[name]()
             if number:
                 seconds[name].append(taken)
     return seconds

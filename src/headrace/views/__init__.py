@@ -1,10 +1,35 @@
 """Datasets in another order. A view is a map-style dataset whose items are its base's, found by arithmetic.
 
 Every view has `base`, `locate(positions) -> the base's positions`, `settings`, and `ordered = True`. Positions are
-endless: epoch and index follow by divmod, so views nest and each keeps its own epochs.
+endless: epoch and index follow by divmod, so views nest and each keeps its own epochs. A mixture has several bases, and
+`draws(positions)` instead. Rows of packs and of token-budget batches vary by epoch: they are addressed by window and
+row, and come last.
 """
 
-from headrace.views.protocol import MapDataset, dataset_settings, fetch, is_view
+from headrace.views.protocol import (
+    MapDataset,
+    dataset_settings,
+    fetch,
+    is_ordered,
+    is_view,
+    is_windowed,
+    items_of,
+    lengths_at,
+)
 from headrace.views.shuffled import ShuffledDataset
+from headrace.views.view import View
+from headrace.views.windowed import WindowedDataset
 
-__all__ = ["MapDataset", "ShuffledDataset", "dataset_settings", "fetch", "is_view"]
+__all__ = [
+    "MapDataset",
+    "ShuffledDataset",
+    "View",
+    "WindowedDataset",
+    "dataset_settings",
+    "fetch",
+    "is_ordered",
+    "is_view",
+    "is_windowed",
+    "items_of",
+    "lengths_at",
+]

@@ -1,14 +1,43 @@
-"""What a view or loader may ask of a dataset, its own or a foreign one (a list, a torch or Hugging Face dataset)."""
+"""What a view or loader may ask of a dataset, its own or a foreign one (a list, a torch or Hugging Face dataset).
 
-from collections.abc import Sequence
+| dataset | what it has | what numbers mean |
+| --- | --- | --- |
+| map-style | `__len__`, `__getitem__`; `__getitems__`, `lengths`, `settings` are used if there | items, 0..len-1 |
+| a view | `ordered`, `base`, `locate(positions)` | endless positions: epoch, index = divmod(position, len) |
+| a mixture | `ordered`, `draws(positions)` | endless positions |
+| a windowed view | `ordered`, `windowed` | addresses of (epoch, window, row) |
+"""
+
+import copy
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["MapDataset", "dataset_settings", "fetch", "is_view"]
+from headrace.errors import OrderError
+
+__all__ = [
+    "Int64s",
+    "MapDataset",
+    "Setting",
+    "add_settings",
+    "checked_base",
+    "dataset_settings",
+    "fetch",
+    "is_ordered",
+    "is_view",
+    "is_windowed",
+    "items_of",
+    "lengths_at",
+    "mean_length",
+    "sort_keys_at",
+    "with_base",
+]
 
 Setting = str | int | float | bool | None
+Int64s = NDArray[np.int64]
 
 
 class MapDataset(Protocol):
@@ -19,26 +48,121 @@ class MapDataset(Protocol):
     def __getitem__(self, index: int, /) -> Any: ...
 
 
-def is_view(dataset: Any) -> bool:
+def is_ordered(dataset: Any) -> bool:
     """Whether dataset is in an order of its own and takes endless positions."""
-    return bool(getattr(dataset, "ordered", False)) and hasattr(dataset, "locate")
+    return bool(getattr(dataset, "ordered", False))
 
 
-def fetch(dataset: Any, positions: NDArray[np.int64]) -> Sequence[Any]:
+def is_view(dataset: Any) -> bool:
+    """Whether dataset is one base in an order of its own."""
+    return is_ordered(dataset) and hasattr(dataset, "locate")
+
+
+def is_windowed(dataset: Any) -> bool:
+    """Whether the rows of dataset vary by epoch, and are addressed by window and row."""
+    return bool(getattr(dataset, "windowed", False))
+
+
+def checked_base(base: Any, above: str) -> Any:
+    """base; OrderError where a view named `above` cannot stand on it, since rows of packs or batches come last.
+
+    TypeError for what has no length or no items.
+    """
+    if is_windowed(base):
+        raise OrderError(
+            f"{above} cannot stand on {type(base).__name__}, whose rows vary by epoch: "
+            f"shuffle, select or mix first, and put {type(base).__name__} last"
+        )
+    if not hasattr(base, "__len__"):
+        raise TypeError(f"{above} needs a dataset with a length, and {type(base).__name__} has none")
+    if not hasattr(base, "__getitem__") and not hasattr(base, "__getitems__"):
+        raise TypeError(f"{above} needs a map-style dataset, and {type(base).__name__} has no __getitem__")
+    return base
+
+
+def with_base(view: Any, base: Any) -> Any:
+    """A copy of the view over another base, which must have the same items at the same positions."""
+    copied = copy.copy(view)
+    copied.base = base
+    return copied
+
+
+def items_of(dataset: Any, positions: Int64s) -> Int64s:
+    """What dataset is asked for at these endless positions: themselves if it is ordered, else positions mod length.
+
+    IndexError where the dataset is empty.
+    """
+    if is_ordered(dataset) or len(positions) == 0:
+        return positions
+    length = len(dataset)
+    if length == 0:
+        raise IndexError(f"position {int(positions[0])} is outside a dataset of 0 samples")
+    return positions % length if int(positions.max()) >= length else positions
+
+
+def fetch(dataset: Any, positions: Int64s) -> Sequence[Any]:
     """The samples at these endless positions, in order, as one batch.
 
-    A view gets the positions as they are, any other dataset position mod its length. One call where the dataset has
-    `__getitems__`, one an item where it has not.
+    One call where the dataset has `__getitems__`, one an item where it has not.
     """
-    if not is_view(dataset) and len(positions):
-        length = len(dataset)
-        if int(positions.max()) >= length:
-            positions = positions % length
+    items = items_of(dataset, positions)
     batched = getattr(dataset, "__getitems__", None)
     if batched is None:
-        return [dataset[position] for position in positions.tolist()]
-    samples: Sequence[Any] = batched(positions if hasattr(dataset, "settings") else positions.tolist())
+        return [dataset[item] for item in items.tolist()]
+    samples: Sequence[Any] = batched(items if hasattr(dataset, "settings") else items.tolist())
     return samples
+
+
+def lengths_at(dataset: Any, positions: Int64s) -> Int64s:
+    """The lengths of the samples at these endless positions, without reading them.
+
+    From the dataset's `lengths_at(items)`, else its `lengths`; TypeError where it has neither.
+    """
+    own = getattr(dataset, "lengths_at", None)
+    if own is not None:
+        return np.asarray(own(items_of(dataset, positions)), np.int64)
+    lengths = getattr(dataset, "lengths", None)
+    if lengths is None:
+        raise TypeError(
+            f"{type(dataset).__name__} does not know the lengths of its samples; give it a `lengths` array "
+            "(WithLengths(dataset, lengths) does)"
+        )
+    return np.asarray(lengths)[items_of(dataset, positions)].astype(np.int64, copy=False)
+
+
+def mean_length(dataset: Any) -> Fraction:
+    """The exact mean length of a dataset's samples: its `mean_length`, else that of its `lengths`; 0 if it is empty."""
+    mean = getattr(dataset, "mean_length", None)
+    if mean is not None:
+        return Fraction(mean)
+    number = len(dataset)
+    if number == 0:
+        return Fraction(0)
+    if getattr(dataset, "lengths", None) is None:
+        return Fraction(int(lengths_at(dataset, np.arange(number, dtype=np.int64)).sum()), number)
+    return Fraction(int(np.asarray(dataset.lengths, np.int64).sum()), number)
+
+
+def sort_keys_at(dataset: Any, positions: Int64s) -> Any:
+    """What the samples at these endless positions are sorted by: an array of one row each, or a list.
+
+    From the dataset's `sort_keys(items)`, else `sort_key(item)` of each, else its lengths; TypeError where it has none.
+    """
+    if is_view(dataset):
+        return sort_keys_at(dataset.base, dataset.locate(positions))
+    own = getattr(dataset, "sort_keys_at", None)  # of a mixture, which asks its sources
+    if own is not None:
+        return own(positions)
+    items = items_of(dataset, positions)
+    if hasattr(dataset, "sort_keys"):
+        return dataset.sort_keys(items)
+    if hasattr(dataset, "sort_key"):
+        return [dataset.sort_key(item) for item in items.tolist()]
+    if not hasattr(dataset, "lengths") and not hasattr(dataset, "lengths_at"):
+        raise TypeError(
+            f"{type(dataset).__name__} has nothing to sort by; give it sort_keys(indices), sort_key(index) or lengths"
+        )
+    return lengths_at(dataset, positions)
 
 
 def dataset_settings(dataset: Any) -> dict[str, Setting]:
@@ -53,3 +177,12 @@ def dataset_settings(dataset: Any) -> dict[str, Setting]:
             return {"data": fingerprint, "num_samples": len(dataset)}
     kind = type(dataset)
     return {"data": f"{kind.__module__}.{kind.__qualname__}", "num_samples": len(dataset)}
+
+
+def add_settings(base: Any, own: Mapping[str, Setting]) -> dict[str, Setting]:
+    """The settings of base and a view's own. A view over one of its kind is prefixed, so that it hides nothing."""
+    inner = dataset_settings(base)
+    prefix = ""
+    while any(f"{prefix}{name}" in inner for name in own):
+        prefix += "outer_"
+    return {**inner, **{f"{prefix}{name}": value for name, value in own.items()}}

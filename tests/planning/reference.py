@@ -36,10 +36,18 @@ def sides(n):
 def permuted(n, seed, position):
     """The item at this position of Permutation(n, seed)."""
     if n <= 1024:
-        key = derive_seed(seed, "table")
-        return sorted(range(n), key=lambda number: mixed(number, key))[position]
+        return by_table(n, derive_seed(seed, "table"))[position]
+    return by_network(n, [derive_seed(seed, "round", number) for number in range(8)], position)
+
+
+def by_table(n, key):
+    """The numbers of range(n), sorted by a hash of each."""
+    return sorted(range(n), key=lambda number: mixed(number, key))
+
+
+def by_network(n, keys, position):
+    """The item at this position, by a round a key."""
     left_side, right_side = sides(n)
-    keys = [derive_seed(seed, "round", number) for number in range(8)]
     value = position
     while True:
         left, right = value // right_side, value % right_side
@@ -56,8 +64,7 @@ def permuted(n, seed, position):
 def whole_or_some(n, seed, positions):
     """The items at these positions; a table is sorted once for all of them."""
     if n <= 1024:
-        key = derive_seed(seed, "table")
-        table = sorted(range(n), key=lambda number: mixed(number, key))
+        table = by_table(n, derive_seed(seed, "table"))
         return [table[position] for position in positions]
     return [permuted(n, seed, position) for position in positions]
 
@@ -66,6 +73,16 @@ def shuffled(position, num_items, seed):
     """The base's endless position behind this endless position of a global shuffle."""
     epoch, index = position // num_items, position % num_items
     return epoch * num_items + permuted(num_items, derive_seed(seed, "shuffle", epoch), index)
+
+
+def permuted_in_block(index, total, block, seed, epoch=0):
+    """What this number of range(total) becomes when each block is permuted by itself."""
+    number = index // block
+    size = min(block, total - number * block)
+    key = mixed(number, mixed(epoch, derive_seed(seed, "blocks")))
+    if size <= 1024:
+        return number * block + by_table(size, key)[index % block]
+    return number * block + by_network(size, [mixed(k, key) for k in range(8)], index % block)
 
 
 def global_batches(num_rows, position, global_batch_size, drop_last):

@@ -20,14 +20,14 @@ from math import isqrt
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["MAX_ITEMS", "Permutation", "derive_seed"]
+__all__ = ["CHUNK", "MAX_ITEMS", "ROUNDS", "SMALL", "Permutation", "Words", "derive_seed", "mixed", "walked"]
 
 MAX_ITEMS = 1 << 62
 SMALL = 1024
 ROUNDS = 8
 CHUNK = 8192  # numbers worked on at a time, so that the intermediate arrays stay in the processor's cache
 
-_Words = NDArray[np.uint64]
+Words = NDArray[np.uint64]
 
 
 def derive_seed(seed: int, *names: str | int) -> int:
@@ -61,11 +61,8 @@ class Permutation:
         self._table: NDArray[np.int64] | None = None
         if n <= SMALL:
             key = np.uint64(derive_seed(self.seed, "table"))
-            self._table = np.argsort(_mixed(np.arange(n, dtype=np.uint64), key), kind="stable").astype(np.int64)
+            self._table = np.argsort(mixed(np.arange(n, dtype=np.uint64), key), kind="stable").astype(np.int64)
             return
-        side = isqrt(self._n - 1) + 1
-        self._left = np.uint64(side)
-        self._right = np.uint64(-(-self._n // side))
         self._keys = [np.uint64(derive_seed(self.seed, "round", number)) for number in range(ROUNDS)]
 
     def __len__(self) -> int:
@@ -98,35 +95,50 @@ class Permutation:
     def _in_chunks(self, numbers: NDArray[np.int64], *, inverse: bool) -> NDArray[np.int64]:
         flat = numbers.reshape(-1).view(np.uint64) if numbers.flags.c_contiguous else numbers.ravel().view(np.uint64)
         out = np.empty(len(flat), np.uint64)
-        n = np.uint64(self._n)
         for begin in range(0, len(flat), CHUNK):
-            values = self._network(flat[begin : begin + CHUNK], inverse=inverse)
-            outside = np.flatnonzero(values >= n)
-            while outside.size:
-                walked = self._network(values[outside], inverse=inverse)
-                values[outside] = walked
-                outside = outside[walked >= n]
-            out[begin : begin + CHUNK] = values
+            out[begin : begin + CHUNK] = walked(flat[begin : begin + CHUNK], self._n, self._keys, inverse=inverse)
         return out.view(np.int64).reshape(numbers.shape)
 
-    def _network(self, values: _Words, *, inverse: bool) -> _Words:
-        left, right = np.divmod(values, self._right)
-        halves = [(left, self._left), (right, self._right)]
-        for number in reversed(range(ROUNDS)) if inverse else range(ROUNDS):
-            changed, size = halves[number % 2]
-            other, _ = halves[1 - number % 2]
-            moved = _mixed(other, self._keys[number])
-            moved -= moved // size * size  # moved % size; NumPy divides by a constant faster than it takes remainders
-            if inverse:
-                np.subtract(size, moved, out=moved)  # changed - moved, without going below zero
-            changed += moved
-            np.minimum(changed, changed - size, out=changed)  # mod size: where it was less, the difference wraps
-        left *= self._right
-        left += right
-        return left
+
+def walked(values: Words, n: int, keys: Sequence[Words | np.uint64], *, inverse: bool) -> Words:
+    """The permuted values, all below n: the network, with cycle walking. n is more than SMALL.
+
+    keys has the key of each round: one for all values, or an array with one a value, where each value is permuted by a
+    bijection of its own.
+    """
+    side = isqrt(n - 1) + 1
+    sides = np.uint64(side), np.uint64(-(-n // side))
+    end = np.uint64(n)
+    out = _network(values, sides, keys, inverse=inverse)
+    outside = np.flatnonzero(out >= end)
+    while outside.size:
+        of_these = [key[outside] if isinstance(key, np.ndarray) else key for key in keys]
+        again = _network(out[outside], sides, of_these, inverse=inverse)
+        out[outside] = again
+        outside = outside[again >= end]
+    return out
 
 
-def _mixed(values: _Words, key: np.uint64) -> _Words:
+def _network(
+    values: Words, sides: tuple[np.uint64, np.uint64], keys: Sequence[Words | np.uint64], *, inverse: bool
+) -> Words:
+    left, right = np.divmod(values, sides[1])
+    halves = [(left, sides[0]), (right, sides[1])]
+    for number in reversed(range(ROUNDS)) if inverse else range(ROUNDS):
+        changed, size = halves[number % 2]
+        other, _ = halves[1 - number % 2]
+        moved = mixed(other, keys[number])
+        moved -= moved // size * size  # moved % size; NumPy divides by a constant faster than it takes remainders
+        if inverse:
+            np.subtract(size, moved, out=moved)  # changed - moved, without going below zero
+        changed += moved
+        np.minimum(changed, changed - size, out=changed)  # mod size: where it was less, the difference wraps
+    left *= sides[1]
+    left += right
+    return left
+
+
+def mixed(values: Words, key: Words | np.uint64) -> Words:
     """A hash of each value under key, all 64 bits of it good (two rounds of multiply and xor-shift)."""
     out = values + key
     out *= np.uint64(0x9E3779B97F4A7C15)

@@ -1,0 +1,126 @@
+"""Compositions of views that Hypothesis draws, as nodes of planning.composed_reference, and the real views of a node.
+
+At module level, so that worker processes can unpickle what is in them.
+"""
+
+import numpy as np
+from hypothesis import strategies as st
+
+from headrace import ShuffledDataset
+from planning.composed_reference import Leaf, Selected, Sharded, Shuffled, length_of
+
+seeds = st.integers(0, 3) | st.integers(-(2**63), 2**64)
+
+
+class Items:
+    """The dataset of a leaf. Sample i is {"id": its id}; with tokens, also an array of id * 16 + (0, 1, ...)."""
+
+    def __init__(self, leaf, tokens):
+        self.leaf = leaf
+        self.with_tokens = tokens
+        self._fingerprint = f"{leaf.first} {leaf.longest} {leaf.salt}"
+
+    def __len__(self):
+        return self.leaf.n
+
+    def __getitem__(self, item):
+        if not 0 <= item < self.leaf.n:
+            raise IndexError(item)
+        return self.sample(int(item))
+
+    def sample(self, item):
+        place = self.leaf.place(item)
+        if not self.with_tokens:
+            return {"id": place}
+        return place * 16 + np.arange(self.leaf.tokens(item), dtype=np.int32)
+
+
+class Known(Items):
+    """Has lengths and an identity, and reads batches of arrays."""
+
+    @property
+    def settings(self):
+        return {"data": self._fingerprint, "num_samples": self.leaf.n}
+
+    def lengths_at(self, items):
+        return np.array([self.leaf.tokens(item) for item in items.tolist()], np.int64)
+
+    @property
+    def lengths(self):
+        return self.lengths_at(np.arange(self.leaf.n))
+
+    def __getitems__(self, items):
+        assert isinstance(items, np.ndarray)
+        assert items.dtype == np.int64
+        return [self[item] for item in items.tolist()]
+
+
+class Keyed(Items):
+    """Knows d9d's key of each item, and reads batches of lists as foreign datasets do."""
+
+    def sort_key(self, item):
+        assert type(item) is int
+        return self.leaf.tokens(item)
+
+    def __getitems__(self, items):
+        assert all(type(item) is int for item in items)
+        return [self[item] for item in items]
+
+
+def real(node, *, tokens=False):
+    """The views of headrace that this node describes."""
+    match node:
+        case Leaf():
+            kinds = {"ours": Known, "foreign": Items, "keyed": Keyed}
+            return kinds[node.kind](node, tokens)
+        case Shuffled():
+            return ShuffledDataset(real(node.base, tokens=tokens), node.seed)
+    raise AssertionError(node)
+
+
+def some_of(n, salt, tenths):
+    """About so many tenths of range(n), by arithmetic: drawing each number would take Hypothesis too long."""
+    return tuple(number for number in range(n) if length_of(number, 9, salt) < tenths)
+
+
+class Drawing:
+    """Draws nodes; every leaf gets ids of its own."""
+
+    def __init__(self, draw, views):
+        self.draw = draw
+        self.views = views
+        self.ids = 0
+        self.sources_left = 6
+
+    def leaf(self, *, kinds, least=0):
+        n = self.draw(st.integers(least, 50))
+        leaf = Leaf(n, self.ids, self.draw(st.sampled_from([9, 3])), self.draw(st.integers(0, 99)), self.draw(kinds))
+        self.ids += n
+        return leaf
+
+    def node(self, depth, *, lengths=False, keys=False):
+        """A node of at most this depth, whose leaves know lengths, or at least keys, where that is asked for."""
+        kind = self.draw(st.sampled_from(self.views)) if depth else "leaf"
+        draw = self.draw
+        match kind:
+            case "leaf":
+                kinds = ["ours"] if lengths else ["ours", "keyed"] if keys else ["ours", "foreign", "keyed"]
+                return self.leaf(kinds=st.sampled_from(kinds))
+            case "shuffled":
+                return Shuffled(self.node(depth - 1, lengths=lengths, keys=keys), draw(seeds))
+            case "selected":
+                base = self.node(depth - 1, lengths=lengths, keys=keys)
+                how = draw(st.sampled_from(["ids", "bitmap", "exclude"]))
+                return Selected(base, some_of(base.n, draw(st.integers(0, 99)), draw(st.integers(0, 10))), how)
+            case "sharded":
+                base = self.node(depth - 1, lengths=lengths, keys=keys)
+                total = draw(st.integers(1, 5))
+                mode = draw(st.sampled_from(["sequential", "chunked"]))
+                return Sharded(base, total, draw(st.integers(0, total - 1)), mode, draw(st.booleans()))
+        raise AssertionError(kind)
+
+
+@st.composite
+def nodes(draw, views=("shuffled",), depth=4, **needs):
+    """A composition of at least one of these views."""
+    return Drawing(draw, list(views)).node(draw(st.integers(1, depth)), **needs)

@@ -1,0 +1,131 @@
+"""Every view once more: one position at a time, in plain Python integers and lists, from docs/design.
+
+A node has `n`, the positions of an epoch, and answers for endless positions: `place(position)` is the id of the item
+that stands there, `tokens(position)` its length. Nothing here is vectorised and no code of headrace takes part, so
+that a slip in an array (an overflow, a dtype, a window's edge) shows as a difference. composed_mixture.py and
+composed_rows.py have the mixture, and the views whose items are rows.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+from planning import reference
+
+
+@lru_cache(maxsize=4096)
+def table(n, seed):
+    return reference.whole_or_some(n, seed, range(n))
+
+
+def permuted(n, seed, position):
+    """reference.permuted, but a table is sorted once."""
+    return table(n, seed)[position] if n <= 1024 else reference.permuted(n, seed, position)
+
+
+@dataclass(frozen=True, eq=False)
+class Leaf:
+    """n items with the ids first, first + 1, ...; item i has length_of(first + i, longest, salt) tokens.
+
+    kind says what the dataset of it is like: "ours" knows lengths and epochs do not matter to it, "foreign" is a
+    list-like thing that knows nothing else, "keyed" gives a sort key for each item.
+    """
+
+    n: int
+    first: int = 0
+    longest: int = 9
+    salt: int = 1
+    kind: str = "ours"
+
+    def place(self, position):
+        return self.first + position % self.n
+
+    def tokens(self, position):
+        return length_of(self.place(position), self.longest, self.salt)
+
+    @cached_property
+    def leaves(self):
+        return [self]
+
+
+def length_of(item, longest, salt):
+    """A length in 0..longest that looks arbitrary, by arithmetic (of integers that stay below 2**63)."""
+    return (item % 1_000_003 * 7919 + salt * 104_729 + item // 1_000_003) % 1_000_033 % (longest + 1)
+
+
+class Over:
+    """A node over one other."""
+
+    def place(self, position):
+        return self.base.place(self.below(position))
+
+    def tokens(self, position):
+        return self.base.tokens(self.below(position))
+
+    @property
+    def leaves(self):
+        return self.base.leaves
+
+
+@dataclass(frozen=True, eq=False)
+class Shuffled(Over):
+    base: object
+    seed: int
+
+    @property
+    def n(self):
+        return self.base.n
+
+    def below(self, position):
+        epoch, index = divmod(position, self.n)
+        return epoch * self.n + permuted(self.n, reference.derive_seed(self.seed, "shuffle", epoch), index)
+
+
+@dataclass(frozen=True, eq=False)
+class Selected(Over):
+    """how: "ids", "bitmap" or "exclude"; few are the positions named: those that stay, or for "exclude" those that go."""
+
+    base: object
+    few: tuple
+    how: str = "ids"
+
+    @property
+    def n(self):
+        return self.base.n - len(self.few) if self.how == "exclude" else len(self.few)
+
+    def below(self, position):
+        epoch, index = divmod(position, self.n)
+        if self.how != "exclude":
+            return epoch * self.base.n + sorted(self.few)[index]
+        for gone in sorted(self.few):
+            index += gone <= index
+        return epoch * self.base.n + index
+
+
+@dataclass(frozen=True, eq=False)
+class Sharded(Over):
+    base: object
+    total: int
+    current: int
+    mode: str
+    padded: bool
+
+    @property
+    def chunk(self):
+        return -(-self.base.n // self.total)
+
+    @cached_property
+    def n(self):
+        if self.padded:
+            return self.chunk
+        if self.mode == "sequential":
+            return max(0, -((self.current - self.base.n) // self.total))
+        return min(self.chunk, max(0, self.base.n - self.chunk * self.current))
+
+    def inside(self, index):
+        if self.mode == "sequential":
+            return index * self.total + self.current
+        return self.chunk * self.current + index
+
+    def below(self, position):
+        epoch, index = divmod(position, self.n)
+        return epoch * self.base.n + min(self.inside(index), self.base.n - 1)

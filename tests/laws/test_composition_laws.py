@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.views import dataset_settings
-from laws.compositions import nodes, real
+from laws.compositions import nodes
+from planning.composed_views import real
 
 # Positions of a composition, as fractions of its first epochs, so that they fit whatever was drawn.
 fractions = st.lists(st.floats(0, 1, exclude_max=True), max_size=12)

@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace import ElasticBatchSampler
-from laws.compositions import nodes, real
+from laws.compositions import nodes
 from loading.samples import make
+from planning.composed_views import real
 
 WORLDS = [1, 2, 3, 4, 6]
 STOPS = 20

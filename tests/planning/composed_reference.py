@@ -82,7 +82,7 @@ class Shuffled(Over):
 
 @dataclass(frozen=True, eq=False)
 class Selected(Over):
-    """how: "ids", "bitmap" or "exclude"; few are the positions named: those that stay, or for "exclude" those that go."""
+    """How "ids", "bitmap" and "exclude" are given; few are the positions that stay, or for "exclude" those that go."""
 
     base: object
     few: tuple

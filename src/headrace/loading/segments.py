@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from headrace.datasets import SpanBatch
 from headrace.loading.collate import Stack
+from headrace.planning import segment_arrays
 
 __all__ = ["NO_LABEL", "StackSegments", "stack_segments"]
 
@@ -51,24 +52,17 @@ class StackSegments:
         """rows has shape (batch, window), row i the spans row_spans[i] to row_spans[i + 1]; a rest is padding."""
         if self.labels and rows.shape[1] < 2:
             raise ValueError("labels need windows of at least two elements: the last one is only a label")
-        num_rows, length = rows.shape
-        lengths, ids = _segments(span_lengths, row_spans, length)
-        segments = np.repeat(ids, lengths).reshape(num_rows, length)
+        segments = segment_arrays(span_lengths, row_spans, rows.shape[1])
         batch = {}
         if self.labels:
-            kept = (segments[:, 1:] == segments[:, :-1]) & (segments[:, 1:] > 0)
             # The last element is only a label: its row is a shorter one, whose last segment lost one element.
-            segments = np.ascontiguousarray(segments[:, :-1])
-            lengths[lengths.cumsum() % length == 0] -= 1
-            batch["labels"] = torch.from_numpy(np.where(kept, rows[:, 1:].astype(np.int64), NO_LABEL))
-            rows, ids, lengths = rows[:, :-1], ids[lengths > 0], lengths[lengths > 0]
-        ends = lengths.cumsum()
-        positions = np.arange(segments.size) - np.repeat(ends - lengths, lengths)
+            batch["labels"] = torch.from_numpy(np.where(segments.goes_on(), rows[:, 1:].astype(np.int64), NO_LABEL))
+            rows, segments = rows[:, :-1], segments.without_last()
         batch |= {
             "input_ids": self._stack.tensor(np.ascontiguousarray(rows), self.field),
-            "position_ids": torch.from_numpy(positions.reshape(segments.shape)),
-            "segment_ids": torch.from_numpy(segments),
-            "cu_seqlens": torch.from_numpy(np.concatenate([[0], ends]).astype(np.int32)),
+            "position_ids": torch.from_numpy(segments.position_ids),
+            "segment_ids": torch.from_numpy(segments.segment_ids),
+            "cu_seqlens": torch.from_numpy(segments.cu_seqlens),
         }
         return batch
 
@@ -120,18 +114,3 @@ def _rows_and_spans(samples: Sequence[Any], field: str) -> tuple[NDArray[Any], I
 def _check_field(field: str, known: Sequence[str]) -> None:
     if field not in known:
         raise ValueError(f"the windows have no field {field!r}; they have {', '.join(map(repr, known))}")
-
-
-def _segments(span_lengths: Int64s, row_spans: Int64s, length: int) -> tuple[Int64s, Int64s]:
-    """Lengths of all segments, padding behind a row's spans included, and their ids: from 1 in each row, padding 0."""
-    counts = np.diff(row_spans)
-    sums = np.add.reduceat(np.append(span_lengths, 0), row_spans[:-1]) if len(counts) else counts
-    rests = length - np.where(counts > 0, sums, 0)
-    if (rests < 0).any():
-        raise ValueError(f"the spans of row {int((rests < 0).argmax())} are longer than its window of {length}")
-    ids = np.arange(len(span_lengths)) - np.repeat(row_spans[:-1], counts) + 1
-    padded = np.flatnonzero(rests)
-    if len(padded) == 0:
-        return span_lengths.copy(), ids
-    places = row_spans[1:][padded]
-    return np.insert(span_lengths, places, rests[padded]), np.insert(ids, places, 0)

@@ -3,6 +3,8 @@
     permutation.py   seeds from names; a bijection of range(n) that answers any position alone
     shuffle.py       endless positions in shuffled epochs
     partition.py     rows of a global batch to ranks: the only place where rank and world size appear
+    packing.py       documents into rows of at most so many tokens
+    segments.py      position ids, segment ids and cumulative lengths of documents in rows
     cursor.py        how far the consumer is, and the record that says so
 
 Everything is a pure function of its arguments, in NumPy arrays of int64. What was published as ORDER_VERSION 1 never
@@ -10,21 +12,27 @@ changes: tests/golden/order_v1.json freezes it.
 """
 
 from headrace.planning.cursor import STATE_VERSION, Cursor, decode_state, encode_state, plan_fingerprint
+from headrace.planning.packing import PackedRows, pack
 from headrace.planning.partition import check_division, rank_positions, steps_left
 from headrace.planning.permutation import Permutation, derive_seed
+from headrace.planning.segments import Segments, segment_arrays
 from headrace.planning.shuffle import ORDER_VERSION, shuffled
 
 __all__ = [
     "ORDER_VERSION",
     "STATE_VERSION",
     "Cursor",
+    "PackedRows",
     "Permutation",
+    "Segments",
     "check_division",
     "decode_state",
     "derive_seed",
     "encode_state",
+    "pack",
     "plan_fingerprint",
     "rank_positions",
+    "segment_arrays",
     "shuffled",
     "steps_left",
 ]

@@ -18,7 +18,8 @@ class BatchMaker:
     """make(items) -> the collated batch of these items of the dataset. Pickles as dataset and collate function.
 
     A rank that gets no rows in a step gets the batch of no items: zero rows from the built-in collate, what a collate
-    function of the user's makes of `[]` otherwise. What is raised carries a note that names the items.
+    function of the user's makes of `[]` otherwise. An item that is a batch itself (a row of token-budget batches) is
+    collated as one. What is raised carries a note that names the items.
     """
 
     def __init__(self, dataset: Any, collate_fn: Callable[[Sequence[Any]], Any] | None) -> None:
@@ -42,6 +43,9 @@ class BatchMaker:
                 raise ValueError(
                     f"{type(self.dataset).__name__}.__getitems__ gave {len(samples)} samples for {len(items)} items"
                 )
+            if getattr(self.dataset, "rows_are_batches", False):
+                (samples,) = samples  # the plan gives each rank one a step
+                return self.collate_fn(samples) if len(samples) else self._empty()
             return self.collate_fn(samples)
         except Exception as error:
             error.add_note(f"while loading samples {named_items(items.tolist())}")
@@ -49,8 +53,12 @@ class BatchMaker:
 
     def _empty(self) -> Any:
         if isinstance(self.collate_fn, Stack | StackSegments):
-            return self.collate_fn.empty(self.dataset[0])
+            return self.collate_fn.empty(self._any_sample())
         return self.collate_fn([])
+
+    def _any_sample(self) -> Any:
+        """Some sample, to see what samples look like."""
+        return self.dataset.base[0] if getattr(self.dataset, "rows_are_batches", False) else self.dataset[0]
 
 
 def named_items(items: Sequence[int]) -> str:

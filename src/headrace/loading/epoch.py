@@ -25,8 +25,8 @@ class EpochIterator(Iterator[Any]):
         self._move = move
         self._plan = plan
         self._start = start
-        self._num_steps = plan.steps_from(start)
         self._handed_out = 0
+        self._counted = (0, start)  # the cursor behind so many batches, worked out when somebody asked
         self._over = False
 
     def __next__(self) -> Any:
@@ -46,14 +46,19 @@ class EpochIterator(Iterator[Any]):
 
     def cursor(self) -> Cursor:
         """How far the consumer is."""
-        return self._plan.after(self._start, self._handed_out)
+        counted, cursor = self._counted
+        if counted != self._handed_out:
+            handed_out = self._handed_out
+            cursor = self._plan.after(cursor, handed_out - counted)
+            self._counted = (handed_out, cursor)
+        return cursor
 
     def restart(self) -> Cursor:
         """Where a new iterator begins: the next epoch after the last batch, else this epoch anew; but where this one
         began, as long as nothing was handed out."""
         if self._handed_out == 0:
             return self._start
-        return Cursor(self._start.epoch + (self._handed_out == self._num_steps))
+        return Cursor(self.cursor().epoch)
 
     def close(self, why: str = "the loader was closed") -> None:
         """Stop making batches, and say why to whoever goes on. Twice is harmless, and nothing after the end."""
@@ -69,11 +74,12 @@ class EpochIterator(Iterator[Any]):
 
     def _finish(self, stop: StopIteration) -> None:
         self._release()
-        if self._handed_out != self._num_steps:
+        cursor = self.cursor()
+        if cursor.epoch == self._start.epoch and self._plan.has_step(cursor):
             # A dataset or collate function that raises StopIteration must not look like the end of the epoch.
             self.close("an error ended it")
             raise WorkerError(
-                f"the dataset or collate_fn raised StopIteration in step {self._handed_out + 1} of {self._num_steps}"
+                f"the dataset or collate_fn raised StopIteration in step {self._handed_out + 1}, which was not the last"
             ) from stop
         self._over = True
 

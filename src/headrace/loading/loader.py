@@ -15,11 +15,12 @@ import torch
 from headrace.errors import OrderError
 from headrace.loading.device import DeviceMover, default_device
 from headrace.loading.epoch import EpochIterator
+from headrace.loading.order import order_settings, restored, rows_a_step, step_plan
 from headrace.loading.parallel import BatchSource, Parallel, at_least
-from headrace.loading.steps import StepPlan, restored
+from headrace.loading.steps import StepPlan
 from headrace.loading.world import resolve_world
 from headrace.planning import Cursor, check_division, encode_state, plan_fingerprint
-from headrace.views import ShuffledDataset, dataset_settings
+from headrace.views import ShuffledDataset, is_ordered, is_windowed
 
 __all__ = ["StatefulDataLoader"]
 
@@ -76,7 +77,7 @@ class StatefulDataLoader:
         if rank is not None or world_size is not None:
             known = resolve_world(rank, world_size)
             check_division(global_batch_size or known.world_size, known.world_size)
-        if shuffle and getattr(dataset, "ordered", False):
+        if shuffle and is_ordered(dataset):
             raise OrderError(
                 f"shuffle=True over a {type(dataset).__name__}, which already orders; shuffle its base, or leave it out"
             )
@@ -146,12 +147,14 @@ class StatefulDataLoader:
         return loader
 
     def __len__(self) -> int:
-        """Steps of a whole epoch, the same on every rank; OrderError when that is none."""
-        return self._plan().steps
+        """Steps of the whole epoch that `iter()` begins in, the same on every rank; OrderError when that is none.
+
+        Rows of packs and token-budget batches vary by epoch: there it reads the lengths of the epoch's samples, once.
+        """
+        return self._plan().steps(self._restart().epoch)
 
     def __iter__(self) -> Iterator[Any]:
         plan = self._plan()
-        _ = plan.steps  # refuses an empty plan
         start = plan.begin(self._restart())
         self._begin_at(start, "a newer one took its place")
         self._epoch = EpochIterator(self._source().batches(start), plan, start, self._mover())
@@ -172,7 +175,7 @@ class StatefulDataLoader:
 
     def open(self) -> None:
         """Open the dataset now rather than at the first batch, so that its errors come here."""
-        _ = self._plan().steps
+        self._plan().begin(self._restart())
 
     def close(self) -> None:
         """End threads, workers and the active iterator; twice is harmless. The state stays, and the loader can be used
@@ -207,8 +210,8 @@ class StatefulDataLoader:
 
     @property
     def dataset_size(self) -> int:
-        """Rows an epoch, for all ranks together."""
-        return self._plan().num_rows
+        """Rows of the epoch that `iter()` begins in, for all ranks together."""
+        return self._plan().rows(self._restart().epoch)
 
     def set_epoch(self, epoch: int) -> None:
         """Begin the next `iter()` at the start of this epoch. Nothing changes when it is in this epoch anyway, so a
@@ -229,16 +232,17 @@ class StatefulDataLoader:
         workers and where the data lies may be others. ValueError for what is no state. A refused one changes nothing.
         """
         self._begin_at(
-            restored(state_dict, self._settings()[0], len(self._ordered)), "load_state_dict() chose another position"
+            restored(state_dict, self._ordered, self._settings()[0]), "load_state_dict() chose another position"
         )
 
     def describe(self) -> dict[str, Any]:
-        """Data, order and sizes of this loader."""
+        """Data, order and sizes of this loader. The rows of packs and batches are left out: they would be counted."""
         plan = self._plan()
+        windowed = is_windowed(self._ordered)
+        sizes = {} if windowed else {"num_samples": plan.rows(0), "steps": plan.steps(0)}
         return {
             **self._settings()[0],
-            "num_samples": plan.num_rows,
-            "steps": plan.steps,
+            **sizes,
             "global_batch_size": plan.global_batch_size,
             "rank": plan.rank,
             "world_size": plan.world_size,
@@ -261,14 +265,13 @@ class StatefulDataLoader:
     def _plan(self) -> StepPlan:
         if self._plan_made is None:
             world = resolve_world(*self._world)
-            local, together = self._batch_sizes
-            rows = together if together is not None else (local or 1) * world.world_size
-            self._plan_made = StepPlan(len(self._ordered), rows, world.rank, world.world_size, self.drop_last)
+            rows = rows_a_step(self._ordered, *self._batch_sizes, world.world_size)
+            self._plan_made = step_plan(self._ordered, rows, world, drop_last=self.drop_last)
         return self._plan_made
 
     def _settings(self) -> tuple[dict[str, Any], str]:
         if self._settings_made is None:
-            settings = {**dataset_settings(self._ordered), "drop_last": self.drop_last}
+            settings = order_settings(self._ordered, drop_last=self.drop_last)
             self._settings_made = settings, plan_fingerprint(settings)
         return self._settings_made
 

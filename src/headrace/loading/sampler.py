@@ -8,10 +8,11 @@ import torch.utils.data
 from numpy.typing import NDArray
 
 from headrace.errors import OrderError
-from headrace.loading.steps import StepPlan, locate, restored
+from headrace.loading.order import order_settings, restored, rows_a_step, step_plan
+from headrace.loading.steps import StepPlan, TooFewSteps, locate
 from headrace.loading.world import resolve_world
 from headrace.planning import Cursor, check_division, encode_state
-from headrace.views import ShuffledDataset, dataset_settings, is_view
+from headrace.views import ShuffledDataset, items_of
 
 __all__ = ["ElasticBatchSampler", "LeafSampler"]
 
@@ -77,13 +78,11 @@ class ElasticBatchSampler(torch.utils.data.Sampler[list[int]]):
         return dict(self.__dict__)
 
     def __len__(self) -> int:
-        """Steps of a whole epoch, the same on every rank; OrderError when that is none."""
-        return self._plan().steps
+        """Steps of the whole epoch that `iter()` is in, the same on every rank; OrderError when that is none."""
+        return self._plan().steps(self._next.epoch)
 
     def __iter__(self) -> Iterator[list[int]]:
-        plan = self._plan()
-        _ = plan.steps  # refuses an empty plan
-        self._begun = plan.begin(self._next)
+        self._begun = self._plan().begin(self._next)
         self._iteration += 1
         return self._lists(self._begun, self._iteration)
 
@@ -108,39 +107,42 @@ class ElasticBatchSampler(torch.utils.data.Sampler[list[int]]):
 
         ValueError when that epoch did not have so many.
         """
-        plan = self._plan()
-        most = plan.steps_from(self._begun)
-        if not 0 <= batches_consumed <= most:
-            raise ValueError(f"batches_consumed={batches_consumed}, but there were {most} from the last iter() on")
-        return encode_state(plan.after(self._begun, batches_consumed), self._settings())
+        try:
+            cursor = self._plan().after(self._begun, batches_consumed)
+        except TooFewSteps as error:
+            raise ValueError(
+                f"batches_consumed={batches_consumed}, but there were {error.most} from the last iter() on"
+            ) from None
+        return encode_state(cursor, self._settings())
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Begin the next `iter()` where the record says; StateMismatchError when it is of another order."""
-        self.begin_at(restored(state, self._settings(), len(self._dataset)))
+        self.begin_at(restored(state, self._dataset, self._settings()))
 
     def _lists(self, begun: Cursor, iteration: int) -> Iterator[list[int]]:
         # The next epoch is settled as lists are taken, not by iter(): a DataLoader with workers calls that twice.
-        left = self._plan().steps_from(begun)
+        plan, cursor = self._plan(), begun
         for items in self.lists_from(begun):
-            left -= 1
+            cursor = plan.after(cursor, 1)
             if iteration == self._iteration:
-                self._next = Cursor(begun.epoch + (left == 0))
+                self._next = Cursor(cursor.epoch)
             yield items
 
     def _locate(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         if self._dataset is not self._base:
             positions = self._dataset.locate(positions)
         # A view that the DataLoader reads takes endless positions itself; anything else takes its own items.
-        return positions if is_view(self._base) or len(positions) == 0 else positions % len(self._base)
+        return items_of(self._base, positions)
 
     def _plan(self) -> StepPlan:
         if self._plan_made is None:
-            rank, world_size = resolve_world(*self._world)
-            self._plan_made = StepPlan(len(self._dataset), self._global_batch_size, rank, world_size, self._drop_last)
+            world = resolve_world(*self._world)
+            rows = rows_a_step(self._dataset, None, self._global_batch_size, world.world_size)
+            self._plan_made = step_plan(self._dataset, rows, world, drop_last=self._drop_last)
         return self._plan_made
 
     def _settings(self) -> dict[str, Any]:
-        return {**dataset_settings(self._dataset), "drop_last": self._drop_last}
+        return order_settings(self._dataset, drop_last=self._drop_last)
 
 
 class LeafSampler(ElasticBatchSampler):

@@ -1,36 +1,109 @@
-"""From a cursor to the items of each step: the order, located thousands of rows at a time."""
+"""From a cursor to the items of each step: the order, located thousands of rows at a time.
 
-from collections.abc import Callable, Iterator, Mapping
+Steps        positions of an order whose epochs all have the same number of rows
+WindowSteps  rows of packs or batches, counted window by window (window_steps.py)
+"""
+
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.errors import OrderError, StateError
-from headrace.planning import Cursor, check_division, decode_state, rank_positions, steps_left
-from headrace.views import is_view
+from headrace.errors import OrderError
+from headrace.planning import Cursor, check_division, rank_positions, steps_left
+from headrace.views import is_view, items_of
 
-__all__ = ["StepPlan", "leaf_of", "locate", "restored"]
+__all__ = ["StepPlan", "Steps", "TooFewSteps", "leaf_of", "locate"]
 
 ROWS_AHEAD = 4096
 
+Locate = Callable[[NDArray[np.int64]], NDArray[np.int64]]
+
+
+class TooFewSteps(ValueError):
+    """An epoch has fewer steps left than were counted."""
+
+    def __init__(self, steps: int, most: int) -> None:
+        super().__init__(f"{steps} batches, but there were {most} from there on in the epoch")
+        self.most = most
+
+
+class StepPlan(Protocol):
+    """What a rank reads in each step of an epoch. A pure function of its fields and a cursor."""
+
+    @property
+    def global_batch_size(self) -> int:
+        """Rows a step for all ranks together."""
+        ...
+
+    @property
+    def rank(self) -> int:
+        """Whose rows these are."""
+        ...
+
+    @property
+    def world_size(self) -> int:
+        """How many ranks share the global batches."""
+        ...
+
+    @property
+    def drop_last(self) -> bool:
+        """Whether rows that fill no global batch are dropped."""
+        ...
+
+    def rows(self, epoch: int) -> int:
+        """Rows of an epoch, for all ranks together."""
+        ...
+
+    def steps(self, epoch: int) -> int:
+        """Steps of a whole epoch; OrderError when not even one batch is full and drop_last drops it."""
+        ...
+
+    def begin(self, cursor: Cursor) -> Cursor:
+        """Where an epoch that is to be read from this cursor begins: there, or the start of the next epoch where this
+        one has no step left (the global batch may have been another when the cursor was saved).
+
+        OrderError where there is nothing to read, and nothing could be.
+        """
+        ...
+
+    def after(self, cursor: Cursor, steps: int) -> Cursor:
+        """The cursor once the consumer has got `steps` more batches; TooFewSteps when its epoch has fewer."""
+        ...
+
+    def has_step(self, cursor: Cursor) -> bool:
+        """Whether the cursor's epoch has a step left."""
+        ...
+
+    def items(self, cursor: Cursor, locate: Locate) -> Iterator[NDArray[np.int64]]:
+        """For each step left in the epoch, what this rank reads, in order: locate(its endless positions)."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
-class StepPlan:
-    """What a rank reads in each step of an epoch. A pure function of its fields and a cursor."""
+class Steps:
+    """Steps of an order whose epochs all have num_rows rows.
+
+    first is the endless position before which there is nothing: 0, unless a mixture was changed there.
+    """
 
     num_rows: int
     global_batch_size: int
     rank: int
     world_size: int
     drop_last: bool
+    first: int = 0
 
     def __post_init__(self) -> None:
         check_division(self.global_batch_size, self.world_size)
 
-    @property
-    def steps(self) -> int:
+    def rows(self, epoch: int) -> int:
+        """num_rows."""
+        return self.num_rows
+
+    def steps(self, epoch: int) -> int:
         """Steps of a whole epoch; OrderError when not even one batch is full and drop_last drops it."""
         steps = steps_left(self.num_rows, 0, self.global_batch_size, self.drop_last)
         if steps == 0 and self.drop_last:
@@ -40,19 +113,20 @@ class StepPlan:
             )
         return steps
 
-    def steps_from(self, cursor: Cursor) -> int:
-        """Steps that the cursor's epoch still has."""
-        return steps_left(self.num_rows, cursor.position, self.global_batch_size, self.drop_last)
-
     def begin(self, cursor: Cursor) -> Cursor:
-        """The cursor, or the start of the next epoch where this one has no step left (the global batch may have been
-        another when the cursor was saved)."""
-        return Cursor(cursor.epoch + 1) if self.num_rows and self.steps_from(cursor) == 0 else cursor
+        """The cursor, or the start of the next epoch where this one has no step left."""
+        self.steps(cursor.epoch)  # refuses an empty plan
+        if self.num_rows and cursor.epoch * self.num_rows + cursor.position < self.first:
+            cursor = Cursor(*divmod(self.first, self.num_rows))
+        return Cursor(cursor.epoch + 1) if self.num_rows and not self.has_step(cursor) else cursor
 
     def after(self, cursor: Cursor, steps: int) -> Cursor:
         """The cursor once the consumer has got `steps` more batches."""
         if steps == 0:
             return cursor
+        most = steps_left(self.num_rows, cursor.position, self.global_batch_size, self.drop_last)
+        if not 0 < steps <= most:
+            raise TooFewSteps(steps, most)
         return cursor.advanced(
             steps * self.global_batch_size,
             num_rows=self.num_rows,
@@ -60,12 +134,17 @@ class StepPlan:
             drop_last=self.drop_last,
         )
 
-    def items(
-        self, cursor: Cursor, locate: Callable[[NDArray[np.int64]], NDArray[np.int64]]
-    ) -> Iterator[NDArray[np.int64]]:
+    def has_step(self, cursor: Cursor) -> bool:
+        """Whether the cursor's epoch has a step left."""
+        return steps_left(self.num_rows, cursor.position, self.global_batch_size, self.drop_last) > 0
+
+    def items(self, cursor: Cursor, locate: Locate) -> Iterator[NDArray[np.int64]]:
         """For each step left in the epoch, what this rank reads, in order: locate(its endless positions)."""
         local = self.global_batch_size // self.world_size
-        left, position = self.steps_from(cursor), cursor.position
+        left, position = (
+            steps_left(self.num_rows, cursor.position, self.global_batch_size, self.drop_last),
+            cursor.position,
+        )
         ahead = 1  # the first step at once, then many together: locating costs by the call
         while left:
             count = min(left, ahead)
@@ -89,24 +168,16 @@ class StepPlan:
             ahead = max(1, ROWS_AHEAD // local)
 
 
-def restored(state: Mapping[str, Any], settings: Mapping[str, Any], num_rows: int) -> Cursor:
-    """The cursor in a saved state; StateMismatchError when it is of another order, StateError when it is damaged."""
-    cursor = decode_state(state, settings)
-    if cursor.position and cursor.position >= num_rows:
-        raise StateError(f"the state's position is {cursor.position}, but an epoch has {num_rows} rows")
-    return cursor
-
-
 def leaf_of(dataset: Any) -> Any:
-    """The dataset below all views: the one that has the samples."""
+    """The dataset below all views, or the mixture or windowed view that ends them: what items are read from."""
     while is_view(dataset):
         dataset = dataset.base
     return dataset
 
 
 def locate(dataset: Any, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The items of leaf_of(dataset) at these endless positions."""
+    """What leaf_of(dataset) is asked for at these endless positions."""
     while is_view(dataset):
         positions = dataset.locate(positions)
         dataset = dataset.base
-    return positions % len(dataset) if len(positions) else positions
+    return items_of(dataset, positions)

@@ -1,0 +1,68 @@
+"""The order that a loader or sampler follows: how its steps are counted, what decides it, and states of it."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from headrace.errors import OptionError, StateError
+from headrace.loading.steps import StepPlan, Steps
+from headrace.loading.window_steps import WindowSteps
+from headrace.loading.world import World
+from headrace.planning import Cursor, decode_state
+from headrace.views import dataset_settings, is_windowed
+
+__all__ = ["order_settings", "restored", "rows_a_step", "step_plan"]
+
+
+def rows_a_step(dataset: Any, local_batch_size: int | None, global_batch_size: int | None, world_size: int) -> int:
+    """Rows of a global batch, from what was given; 1 a rank by default.
+
+    A row of a dataset of batches is a batch already, so each rank gets one a step; OptionError for other sizes.
+    """
+    if global_batch_size is None:
+        rows = (1 if local_batch_size is None else local_batch_size) * world_size
+    else:
+        rows = global_batch_size
+    if getattr(dataset, "rows_are_batches", False) and rows != world_size:
+        given = "local_batch_size" if global_batch_size is None else "global_batch_size"
+        raise OptionError(
+            given,
+            local_batch_size if global_batch_size is None else global_batch_size,
+            f"nothing, over {type(dataset).__name__}: each of its rows is a batch, and every rank gets one a step",
+        )
+    return rows
+
+
+def step_plan(dataset: Any, global_batch_size: int, world: World, *, drop_last: bool) -> StepPlan:
+    """How the steps of dataset's epochs are counted."""
+    rank, world_size = world
+    if is_windowed(dataset):
+        return WindowSteps(dataset, global_batch_size, rank, world_size, drop_last)
+    return Steps(len(dataset), global_batch_size, rank, world_size, drop_last)
+
+
+def order_settings(dataset: Any, *, drop_last: bool) -> dict[str, Any]:
+    """What a state of this order is compared by."""
+    return {**dataset_settings(dataset), "drop_last": drop_last}
+
+
+def restored(state: Mapping[str, Any], dataset: Any, settings: Mapping[str, Any]) -> Cursor:
+    """The cursor in a saved state; StateMismatchError when it is of another order, StateError when it is damaged."""
+    cursor = decode_state(state, settings)
+    if is_windowed(dataset):
+        _check_window(dataset, cursor)
+    elif cursor.window or cursor.row:
+        raise StateError("the state is damaged: it names a window and row, and this order has none")
+    elif cursor.position and cursor.position >= len(dataset):
+        raise StateError(f"the state's position is {cursor.position}, but an epoch has {len(dataset)} rows")
+    return cursor
+
+
+def _check_window(dataset: Any, cursor: Cursor) -> None:
+    num_windows = dataset.num_windows
+    if not (cursor.window or cursor.row):
+        return
+    if cursor.window >= num_windows:
+        raise StateError(f"the state's window is {cursor.window}, but an epoch has {num_windows} windows")
+    rows = dataset.rows_in_window(cursor.epoch, cursor.window)
+    if cursor.row and cursor.row >= rows:
+        raise StateError(f"the state's row is {cursor.row}, but window {cursor.window} has {rows} rows")

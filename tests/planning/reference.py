@@ -5,6 +5,7 @@ wrong dtype) shows as a difference.
 """
 
 import hashlib
+from functools import lru_cache
 
 WORD = 1 << 64
 
@@ -45,6 +46,9 @@ def by_table(n, key):
     return sorted(range(n), key=lambda number: mixed(number, key))
 
 
+table_of = lru_cache(maxsize=1024)(by_table)
+
+
 def by_network(n, keys, position):
     """The item at this position, by a round a key."""
     left_side, right_side = sides(n)
@@ -81,8 +85,35 @@ def permuted_in_block(index, total, block, seed, epoch=0):
     size = min(block, total - number * block)
     key = mixed(number, mixed(epoch, derive_seed(seed, "blocks")))
     if size <= 1024:
-        return number * block + by_table(size, key)[index % block]
+        return number * block + table_of(size, key)[index % block]
     return number * block + by_network(size, [mixed(k, key) for k in range(8)], index % block)
+
+
+def pooled(position, shard_items, pool_items, lanes, seed):
+    """The base's endless position behind this endless position of a pooled shuffle: an epoch is written out whole."""
+    total = sum(shard_items)
+    epoch, index = position // total, position % total
+    return epoch * total + pooled_epoch(tuple(shard_items), pool_items, lanes, seed, epoch)[index]
+
+
+@lru_cache(maxsize=64)
+def pooled_epoch(shard_items, pool_items, lanes, seed, epoch):
+    """The items of an epoch of a pooled shuffle, in order."""
+    shards, number = [], 0
+    for size in shard_items:
+        shards.append(list(range(number, number + size)))
+        number += size
+    shard_seed = derive_seed(seed, "shards", epoch)
+    order = whole_or_some(len(shards), shard_seed, range(len(shards)))
+    queue = [item for shard in order for item in shards[shard]]
+    lanes = min(lanes, number)
+    rows = []
+    for lane in range(lanes):
+        size = number // lanes + (lane < number % lanes)
+        own, queue = queue[:size], queue[size:]
+        key = epoch * lanes + lane
+        rows.append([own[permuted_in_block(k, size, pool_items, derive_seed(seed, "pools"), key)] for k in range(size)])
+    return [rows[index % lanes][index // lanes] for index in range(number)]
 
 
 def global_batches(num_rows, position, global_batch_size, drop_last):

@@ -14,18 +14,39 @@ from numpy.typing import NDArray
 
 from headrace.planning.permutation import Permutation, derive_seed
 
-__all__ = ["ORDER_VERSION", "shuffled"]
+__all__ = ["ORDER_VERSION", "checked_positions", "shuffled"]
 
 ORDER_VERSION = 1
 LAST_POSITION = (1 << 63) - 1  # positions are int64
 
 
-def shuffled(positions: NDArray[np.int64], num_items: int, seed: int) -> NDArray[np.int64]:
+def shuffled(positions: NDArray[np.int64], num_items: int, seed: int, *, inverse: bool = False) -> NDArray[np.int64]:
     """The base's positions behind these positions, of the same shape; no position twice, no item twice an epoch.
 
-    IndexError for negative positions, for any position when num_items is 0, and for those in an epoch that does not end
-    below 2**63; TypeError for what is not an integer.
+    With inverse, the positions at which these of the base stand. IndexError for negative positions, for any position
+    when num_items is 0, and for those in an epoch that does not end below 2**63; TypeError for what is not an integer.
     """
+    positions = checked_positions(positions, num_items)
+    if positions.size == 0:
+        return np.empty(positions.shape, np.int64)
+
+    def permuted(epoch: int, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+        permutation = _epoch(num_items, seed, epoch)
+        return permutation.inverse(numbers) if inverse else permutation(numbers)
+
+    epochs, indices = np.divmod(positions, num_items)
+    first = int(epochs.flat[0])
+    if (epochs == first).all():
+        return first * num_items + permuted(first, indices)
+    items = np.empty(positions.shape, np.int64)
+    for epoch in sorted(set(epochs.ravel().tolist())):
+        chosen = epochs == epoch
+        items[chosen] = epoch * num_items + permuted(epoch, indices[chosen])
+    return items
+
+
+def checked_positions(positions: NDArray[np.int64], num_items: int) -> NDArray[np.int64]:
+    """These endless positions as int64; IndexError and TypeError as shuffled() says."""
     positions = np.asarray(positions)
     if positions.size == 0:
         return np.empty(positions.shape, np.int64)
@@ -36,15 +57,7 @@ def shuffled(positions: NDArray[np.int64], num_items: int, seed: int) -> NDArray
         raise IndexError(f"position {lowest} is outside an order of {num_items} items an epoch")
     if (highest // num_items + 1) * num_items > LAST_POSITION + 1:
         raise IndexError(f"position {highest} is in an epoch of {num_items} items that does not end below 2**63")
-    epochs, indices = np.divmod(positions.astype(np.int64, copy=False), num_items)
-    first = int(epochs.flat[0])
-    if (epochs == first).all():
-        return first * num_items + _epoch(num_items, seed, first)(indices)
-    items = np.empty(positions.shape, np.int64)
-    for epoch in sorted(set(epochs.ravel().tolist())):
-        chosen = epochs == epoch
-        items[chosen] = epoch * num_items + _epoch(num_items, seed, epoch)(indices[chosen])
-    return items
+    return positions.astype(np.int64, copy=False)
 
 
 @lru_cache(maxsize=64)  # of a pure function: only the making of keys is spared

@@ -9,6 +9,7 @@ DocumentDataset  document i: map-style, with the length of each
 import operator
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
+from fractions import Fraction
 from typing import Any, Self, cast
 
 import numpy as np
@@ -194,6 +195,21 @@ class DocumentDataset(ShardDataset["_OpenDocuments"]):
         """
         return self._required.document_lengths()
 
+    def lengths_at(self, items: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
+        """The lengths of these documents, of shape (len(items),): reads no more than their places in the index.
+
+        IndexError for a number outside 0..len-1.
+        """
+        opened = self._required
+        numbers = item_numbers(items, "document")
+        opened.refuse_outside(numbers, items)
+        return opened.lengths_at(numbers)
+
+    @property
+    def mean_length(self) -> Fraction:
+        """The exact mean of lengths, by the sizes of the files; 0 without documents."""
+        return self._required.mean_length()
+
 
 class _OpenDocuments:
     """An opened directory: counts, format, payloads."""
@@ -258,6 +274,15 @@ class _OpenDocuments:
                 error.add_note(f"while reading document {numbers[len(documents)]} of {self._where}")
                 raise
         return documents
+
+    def lengths_at(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The lengths of these documents, all inside."""
+        shards = self._ends.searchsorted(numbers, "right")
+        return self._payloads.lengths_at(shards, numbers - self._starts[shards], self._item_bytes)
+
+    def mean_length(self) -> Fraction:
+        elements = Fraction(self._payloads.total_bytes, self._item_bytes)
+        return elements / self.total_length if self.total_length else Fraction(0)
 
     def document_lengths(self) -> NDArray[np.int64]:
         if self._document_lengths is None:

@@ -185,6 +185,25 @@ class Payloads:
             begin += count
         return out
 
+    def lengths_at(self, shards: Int64s, numbers: Int64s, item_bytes: int) -> Int64s:
+        """The lengths of these payloads in items of item_bytes bytes, of shape (len(numbers),): reads their offsets.
+
+        CorruptShardError as read() and lengths() say.
+        """
+        begins, ends = self._bounds(shards, numbers)
+        lengths = (ends - begins).view(np.int64)
+        if item_bytes > 1:
+            if (lengths % item_bytes).any():
+                bad = int((lengths % item_bytes != 0).argmax())
+                self._refuse_partial(int(shards[bad]), int(numbers[bad]), item_bytes)
+            lengths //= item_bytes
+        return lengths
+
+    @property
+    def total_bytes(self) -> int:
+        """The bytes of all payloads, by the sizes of their files."""
+        return int(self._sizes.sum())
+
     def _bounds(self, shards: Int64s, numbers: Int64s) -> tuple[Int64s, Int64s]:
         """Where each payload begins and ends in its shard's file, every pair checked against it."""
         outside = numbers.view(np.uint64) >= self._counts[shards]  # negative ones are large then

@@ -107,6 +107,21 @@ class StreamDataset(ShardDataset[OpenStream]):
         return opened.windows(gather, item_numbers(items, "window"))
 
     @property
+    def lengths(self) -> NDArray[np.int64]:
+        """The elements of each window, shape (len,), read-only and all the same: it takes no memory."""
+        gather, _ = self._ready()
+        return np.broadcast_to(np.int64(gather.row_elements), (gather.num_rows,))
+
+    def lengths_at(self, items: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
+        """The elements of these windows, shape (len(items),)."""
+        return np.full(len(items), self.mean_length, np.int64)
+
+    @property
+    def mean_length(self) -> int:
+        """The elements of a window."""
+        return self.sequence_length + self.extra
+
+    @property
     def settings(self) -> dict[str, int | str]:
         """What decides sample i: data and windows."""
         return {

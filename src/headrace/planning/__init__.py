@@ -2,37 +2,51 @@
 
     permutation.py   seeds from names; a bijection of range(n) that answers any position alone
     shuffle.py       endless positions in shuffled epochs
+    selection.py     a part of the items: the k-th of them, and how many come before an item
+    buckets.py       samples of like length beside one another, inside one window
     partition.py     rows of a global batch to ranks: the only place where rank and world size appear
     packing.py       documents into rows of at most so many tokens
     segments.py      position ids, segment ids and cumulative lengths of documents in rows
+    token_batches.py batches of at most so many tokens, in steps of equal cost
     cursor.py        how far the consumer is, and the record that says so
 
 Everything is a pure function of its arguments, in NumPy arrays of int64. What was published as ORDER_VERSION 1 never
 changes: tests/golden/order_v1.json freezes it.
 """
 
+from headrace.planning.buckets import window_order
 from headrace.planning.cursor import STATE_VERSION, Cursor, decode_state, encode_state, plan_fingerprint
 from headrace.planning.packing import PackedRows, pack
-from headrace.planning.partition import check_division, rank_positions, steps_left
+from headrace.planning.partition import check_division, rank_positions, shard_length, shard_positions, steps_left
 from headrace.planning.permutation import Permutation, derive_seed
 from headrace.planning.segments import Segments, segment_arrays
+from headrace.planning.selection import Selection
 from headrace.planning.shuffle import ORDER_VERSION, shuffled
+from headrace.planning.token_batches import MAX_WINDOW, BatchBudget, TokenBatches, plan_token_batches
 
 __all__ = [
+    "MAX_WINDOW",
     "ORDER_VERSION",
     "STATE_VERSION",
+    "BatchBudget",
     "Cursor",
     "PackedRows",
     "Permutation",
     "Segments",
+    "Selection",
+    "TokenBatches",
     "check_division",
     "decode_state",
     "derive_seed",
     "encode_state",
     "pack",
     "plan_fingerprint",
+    "plan_token_batches",
     "rank_positions",
     "segment_arrays",
+    "shard_length",
+    "shard_positions",
     "shuffled",
     "steps_left",
+    "window_order",
 ]

@@ -6,6 +6,7 @@ endless: epoch and index follow by divmod, so views nest and each keeps its own 
 row, and come last.
 """
 
+from headrace.views.buffer_sorted import BufferSortedDataset
 from headrace.views.protocol import (
     MapDataset,
     dataset_settings,
@@ -16,15 +17,25 @@ from headrace.views.protocol import (
     items_of,
     lengths_at,
 )
+from headrace.views.selected import SelectedDataset
+from headrace.views.sharded import ShardedDataset, ShardIndexingMode
 from headrace.views.shuffled import ShuffledDataset
+from headrace.views.token_budget import TokenBudgetBatches
 from headrace.views.view import View
 from headrace.views.windowed import WindowedDataset
+from headrace.views.with_lengths import WithLengths
 
 __all__ = [
+    "BufferSortedDataset",
     "MapDataset",
+    "SelectedDataset",
+    "ShardIndexingMode",
+    "ShardedDataset",
     "ShuffledDataset",
+    "TokenBudgetBatches",
     "View",
     "WindowedDataset",
+    "WithLengths",
     "dataset_settings",
     "fetch",
     "is_ordered",

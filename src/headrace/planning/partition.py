@@ -5,6 +5,8 @@
     rank      0  1  2  0  1  2  0  1        row i of a batch goes to rank i mod world_size
 
 The batches do not depend on the world size, so any world size that divides them gives the same ones.
+
+A shard is a dataset's part for one reader, chosen before any order of rows: shard_length and shard_positions are d9d's.
 """
 
 import numpy as np
@@ -12,7 +14,7 @@ from numpy.typing import NDArray
 
 from headrace.errors import OrderError
 
-__all__ = ["check_division", "rank_positions", "steps_left"]
+__all__ = ["check_division", "rank_positions", "shard_length", "shard_positions", "steps_left"]
 
 
 def check_division(global_batch_size: int, world_size: int) -> int:
@@ -53,3 +55,28 @@ def rank_positions(
         counts = inside.reshape(num_steps, local).sum(axis=1, dtype=np.int64)
         rows = rows[inside]
     return rows, np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
+
+
+def shard_length(num_items: int, total_shards: int, current_shard: int, *, chunked: bool, padded: bool) -> int:
+    """How many positions shard current_shard of num_items has: with padding as many as every other.
+
+    Shards are runs of ceil(num_items / total_shards) items (chunked; without padding the last ones may be short, or
+    empty), or take every total_shards-th item.
+    """
+    if not 0 <= current_shard < total_shards:
+        raise OrderError(f"current_shard={current_shard} is outside range({total_shards}), the shards there are")
+    longest = -(-num_items // total_shards)
+    if padded:
+        return longest
+    if chunked:
+        return min(longest, max(0, num_items - longest * current_shard))
+    return -(-(num_items - current_shard) // total_shards) if current_shard < num_items else 0
+
+
+def shard_positions(
+    indices: NDArray[np.int64], num_items: int, total_shards: int, current_shard: int, *, chunked: bool
+) -> NDArray[np.int64]:
+    """The items behind these positions of shard current_shard, of the same shape; num_items and more are padding."""
+    if chunked:
+        return indices + -(-num_items // total_shards) * current_shard
+    return indices * total_shards + current_shard

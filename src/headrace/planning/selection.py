@@ -98,6 +98,8 @@ class Selection:
 
     def intersection(self, other: "Selection") -> "Selection":
         """The items chosen in both, which are of one range."""
+        if len(other) == other.num_items:
+            return self
         if self.form == "ids" or other.form == "ids":
             few, many = (self, other) if self.form == "ids" else (other, self)
             return self._smallest(few._ids[many.holds(few._ids)], self.num_items, left_out=False)

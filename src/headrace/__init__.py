@@ -91,7 +91,15 @@ _ROOMS = {
         "MemoryStore",
         "Store",
     ),
-    "headrace.views": ("ShuffledDataset",),
+    "headrace.views": (
+        "BufferSortedDataset",
+        "DatasetImplementingSortKeyProtocol",
+        "SelectedDataset",
+        "ShardIndexingMode",
+        "ShardedDataset",
+        "ShuffledDataset",
+        "WithLengths",
+    ),
 }
 _ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names}
 
@@ -99,8 +107,10 @@ __all__ = [
     "AnnotatedFormat",
     "AnnotatedWriter",
     "AsyncReader",
+    "BufferSortedDataset",
     "CSVWriter",
     "Damage",
+    "DatasetImplementingSortKeyProtocol",
     "DocumentBytesFormat",
     "DocumentDataset",
     "DocumentFormat",
@@ -126,6 +136,9 @@ __all__ = [
     "SampleDataset",
     "SampleStorage",
     "SeekIO",
+    "SelectedDataset",
+    "ShardIndexingMode",
+    "ShardedDataset",
     "ShuffledDataset",
     "SpanBatch",
     "SpanFormat",
@@ -145,6 +158,7 @@ __all__ = [
     "UnfinishedDatasetError",
     "UnsafeDataError",
     "WindowBatch",
+    "WithLengths",
     "XSVWriter",
     "derive_seed",
     "document_id",
@@ -232,7 +246,15 @@ if TYPE_CHECKING:
         MemoryStore,
         Store,
     )
-    from headrace.views import ShuffledDataset
+    from headrace.views import (
+        BufferSortedDataset,
+        DatasetImplementingSortKeyProtocol,
+        SelectedDataset,
+        ShardedDataset,
+        ShardIndexingMode,
+        ShuffledDataset,
+        WithLengths,
+    )
 
 
 def __getattr__(name: str) -> Any:

@@ -6,7 +6,7 @@ endless: epoch and index follow by divmod, so views nest and each keeps its own 
 row, and come last.
 """
 
-from headrace.views.buffer_sorted import BufferSortedDataset
+from headrace.views.buffer_sorted import BufferSortedDataset, DatasetImplementingSortKeyProtocol
 from headrace.views.protocol import (
     MapDataset,
     dataset_settings,
@@ -27,6 +27,7 @@ from headrace.views.with_lengths import WithLengths
 
 __all__ = [
     "BufferSortedDataset",
+    "DatasetImplementingSortKeyProtocol",
     "MapDataset",
     "SelectedDataset",
     "ShardIndexingMode",

@@ -275,3 +275,19 @@ def test_a_plain_array_format_and_a_store_can_be_passed_for_reading(tmp_path):
     assert StreamDataset(other, 4)[1].tolist() == [4, 5, 6, 7]
     with pytest.raises(TypeError, match="must be a Store"):
         StreamStorage(tmp_path, U2, "mmap")
+
+
+@given(
+    layout=st.lists(st.integers(0, 30), min_size=1, max_size=8),
+    sequence_length=st.integers(1, 12),
+    stride=st.none() | st.integers(1, 40),
+    extra=st.integers(0, 3),
+)
+@settings(deadline=None, max_examples=60)
+def test_each_window_is_counted_in_the_shard_where_it_begins(layout, sequence_length, stride, extra):
+    storage = write(StreamStorage(MemoryStore(), U2), ranges(*layout))
+    dataset = StreamDataset(storage, sequence_length, stride, extra)
+    ends = np.cumsum(layout)
+    homes = np.searchsorted(ends, np.arange(len(dataset)) * dataset.stride, side="right")
+    assert dataset.shard_items.tolist() == np.bincount(homes, minlength=len(layout)).tolist()
+    assert dataset.shard_items.sum() == len(dataset)

@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 import torch.utils.data
 
+from headrace.errors import OptionError
 from headrace.planning import Cursor, encode_state, shuffled
 from headrace.views import ShuffledDataset, dataset_settings, is_view
+from planning import reference
 
 
 class Windows:
@@ -232,3 +234,128 @@ def test_settings_of_a_shuffled_foreign_dataset_name_its_type_and_length():
         "seed": 7,
         "order_version": 1,
     }
+
+
+class Sharded(Windows):
+    """Windows whose shards are known."""
+
+    def __init__(self, *shard_lengths):
+        super().__init__(sum(shard_lengths))
+        self.shard_lengths = np.array(shard_lengths, np.int64)
+
+
+def test_a_pooled_view_is_its_base_in_a_pooled_order():
+    base = Sharded(10, 0, 25, 5, 10)
+    view = ShuffledDataset(base, 7, "pooled", pool_items=12, lanes=2)
+    assert len(view) == 50
+    positions = np.arange(200)
+    located = view.locate(positions)
+    assert located.tolist() == [reference.pooled(k, [10, 0, 25, 5, 10], 12, 2, 7) for k in positions.tolist()]
+    assert (view.positions_of(located) == positions).all()
+    assert view.__getitems__(positions).tolist() == (located % 50 * 10).tolist()
+    assert [view[index] for index in range(50)] == (located[:50] * 10).tolist()
+    assert view.lengths.tolist() == (located[:50] + 100).tolist()
+    assert not view.same_each_epoch
+
+
+def test_a_global_view_finds_where_items_stand():
+    view = ShuffledDataset(range(50), 7)
+    positions = np.arange(200)
+    assert (view.positions_of(view.locate(positions)) == positions).all()
+
+
+def test_a_pooled_view_mixes_four_shards_unless_told_otherwise():
+    assert ShuffledDataset(Sharded(10, 0, 25, 5, 10), 7, "pooled").pool_items == 50
+    assert ShuffledDataset(Sharded(*[10] * 20), 7, "pooled").pool_items == 40
+    assert ShuffledDataset(Sharded(*[10] * 20), 7, "pooled").settings["pool_items"] == 40
+    assert ShuffledDataset(Sharded(10), 7, "pooled", pool_items=3).pool_items == 3
+    assert ShuffledDataset(Sharded(10), 7).pool_items is None
+
+
+def test_settings_of_a_pooled_view_tell_apart_pools_lanes_seeds_and_shards():
+    def described(*shards, **options):
+        view = ShuffledDataset(Sharded(*shards), options.pop("seed", 7), "pooled", **options)
+        encode_state(Cursor(), view.settings)
+        return tuple(sorted(view.settings.items()))
+
+    different = [
+        described(10, 10, pool_items=5),
+        described(10, 10, pool_items=6),
+        described(10, 10, pool_items=5, lanes=2),
+        described(10, 10, pool_items=5, seed=8),
+        described(5, 15, pool_items=5),
+        described(10, 0, 10, pool_items=5),
+        tuple(sorted(ShuffledDataset(Sharded(10, 10), 7).settings.items())),
+    ]
+    assert len(set(different)) == len(different)
+    assert described(10, 10, pool_items=5) == described(10, 10, pool_items=np.int64(5), lanes=1)
+    settings = dict(described(10, 10, pool_items=5))
+    assert {name: settings[name] for name in ("shuffle", "seed", "order_version", "pool_items", "lanes")} == {
+        "shuffle": "pooled",
+        "seed": 7,
+        "order_version": 1,
+        "pool_items": 5,
+        "lanes": 1,
+    }
+    assert all(len(value) <= 64 for value in settings.values() if isinstance(value, str))
+
+
+def test_a_pooled_view_pickles_as_its_configuration():
+    view = ShuffledDataset(Sharded(*[10] * 1000), 7, "pooled", pool_items=30, lanes=3)
+    expected = view.locate(np.arange(100))
+    small = ShuffledDataset(range(10), 7)
+    assert len(pickle.dumps(view)) - len(pickle.dumps(view.base)) < len(pickle.dumps(small)) + 200
+    assert (pickle.loads(pickle.dumps(view)).locate(np.arange(100)) == expected).all()
+
+
+def test_a_pooled_view_over_what_has_no_shards_or_counts_other_things_in_them_is_refused():
+    for base in (list(range(10)), ShuffledDataset(range(10), 7)):
+        with pytest.raises(OptionError, match=r"'global' over .*pools are made of shards.*has none"):
+            ShuffledDataset(base, 7, "pooled")
+    tokens = Sharded(100, 200)
+    tokens.num_samples = 3
+    with pytest.raises(OptionError, match="counts 300 in its shards, for 3 items"):
+        ShuffledDataset(tokens, 7, "pooled").locate(np.arange(3))
+    tokens.shard_items = np.array([1, 2])
+    assert sorted(ShuffledDataset(tokens, 7, "pooled").locate(np.arange(3)).tolist()) == [0, 1, 2]
+    for odd in (np.array([[3]]), np.array([4, -1]), np.array([1.5, 1.5])):
+        tokens.shard_items = odd
+        with pytest.raises(OptionError, match="no list of counts"):
+            ShuffledDataset(tokens, 7, "pooled").locate(np.arange(3))
+
+
+def test_options_that_mean_nothing_are_refused():
+    base = Sharded(10)
+    for options in ({"scope": "shards"}, {"pool_items": 5}, {"lanes": 2}):
+        with pytest.raises(OptionError):
+            ShuffledDataset(base, 7, **options)
+    for options in ({"pool_items": 0}, {"lanes": 0}, {"pool_items": -1}):
+        with pytest.raises(OptionError, match="at least 1"):
+            ShuffledDataset(base, 7, "pooled", **options)
+    for options in ({"pool_items": 1.5}, {"lanes": True}):
+        with pytest.raises(TypeError, match="must be an integer"):
+            ShuffledDataset(base, 7, "pooled", **options)
+
+
+def test_making_a_pooled_view_opens_nothing():
+    class Unopened:
+        @property
+        def shard_lengths(self):
+            raise AssertionError("opened")
+
+        def __len__(self):
+            raise AssertionError("opened")
+
+        def __getitem__(self, index):
+            raise AssertionError("opened")
+
+    view = ShuffledDataset(Unopened(), 7, "pooled")
+    assert "pooled" in repr(view)
+    pickle.dumps(view.__getstate__()["seed"])
+
+
+def test_an_empty_pooled_view_is_empty():
+    view = ShuffledDataset(Sharded(0, 0), 7, "pooled")
+    assert list(view) == []
+    with pytest.raises(IndexError):
+        view.__getitems__([0])

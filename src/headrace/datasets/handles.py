@@ -126,6 +126,11 @@ class ShardDataset(_Handle[O], ABC):
         return lengths
 
     @property
+    def shard_items(self) -> NDArray[np.int64]:
+        """How many items each shard has, shape (num_shards,); together len(self)."""
+        return self.shard_lengths
+
+    @property
     def fingerprint(self) -> str:
         """The manifest's fingerprint; for files that Headrace did not write, a digest of their sizes."""
         return self._required.fingerprint

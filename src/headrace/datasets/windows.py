@@ -122,6 +122,13 @@ class StreamDataset(ShardDataset[OpenStream]):
         return self.sequence_length + self.extra
 
     @property
+    def shard_items(self) -> NDArray[np.int64]:
+        """How many windows begin in each shard, shape (num_shards,); together len(self)."""
+        ends = np.minimum(-(-self.shard_lengths.cumsum() // self.stride), len(self))
+        items: NDArray[np.int64] = np.diff(ends, prepend=0)
+        return items
+
+    @property
     def settings(self) -> dict[str, int | str]:
         """What decides sample i: data and windows."""
         return {

@@ -2,7 +2,9 @@
 
 from hypothesis import strategies as st
 
-from planning.composed_reference import Leaf, Selected, Sharded, Shuffled, length_of
+from planning.composed_reference import BufferSorted, Leaf, Selected, Sharded, Shuffled, length_of
+
+VIEWS = ("shuffled", "selected", "sharded", "buffer sorted")
 
 seeds = st.integers(0, 3) | st.integers(-(2**63), 2**64)
 
@@ -46,10 +48,13 @@ class Drawing:
                 total = draw(st.integers(1, 5))
                 mode = draw(st.sampled_from(["sequential", "chunked"]))
                 return Sharded(base, total, draw(st.integers(0, total - 1)), mode, draw(st.booleans()))
+            case "buffer sorted":
+                base = self.node(depth - 1, lengths=lengths, keys=True)
+                return BufferSorted(base, draw(st.integers(1, 40)), draw(st.integers(1, 12)), draw(seeds))
         raise AssertionError(kind)
 
 
 @st.composite
-def nodes(draw, views=("shuffled",), depth=4, **needs):
+def nodes(draw, views=VIEWS, depth=4, **needs):
     """A composition of at least one of these views."""
     return Drawing(draw, list(views)).node(draw(st.integers(1, depth)), **needs)

@@ -6,6 +6,7 @@ that a slip in an array (an overflow, a dtype, a window's edge) shows as a diffe
 composed_rows.py have the mixture, and the views whose items are rows.
 """
 
+import itertools
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
@@ -26,8 +27,8 @@ def permuted(n, seed, position):
 class Leaf:
     """n items with the ids first, first + 1, ...; item i has length_of(first + i, longest, salt) tokens.
 
-    kind says what the dataset of it is like: "ours" knows lengths and epochs do not matter to it, "foreign" is a
-    list-like thing that knows nothing else, "keyed" gives a sort key for each item.
+    kind says what the dataset of it is like: "ours" knows lengths and shards, "foreign" is a list-like thing that knows
+    nothing else, "keyed" gives a sort key for each item.
     """
 
     n: int
@@ -35,6 +36,13 @@ class Leaf:
     longest: int = 9
     salt: int = 1
     kind: str = "ours"
+    shards: int = 1
+
+    @property
+    def shard_items(self):
+        """Items of each shard: later ones have more, and the first may have none."""
+        cuts = [self.n * k * k // (self.shards * self.shards) for k in range(self.shards + 1)]
+        return [end - begin for begin, end in itertools.pairwise(cuts)]
 
     def place(self, position):
         return self.first + position % self.n
@@ -78,6 +86,36 @@ class Shuffled(Over):
     def below(self, position):
         epoch, index = divmod(position, self.n)
         return epoch * self.n + permuted(self.n, reference.derive_seed(self.seed, "shuffle", epoch), index)
+
+
+@dataclass(frozen=True, eq=False)
+class Pooled(Over):
+    """A pooled shuffle of a leaf's shards."""
+
+    base: object
+    seed: int
+    pool_items: int
+    lanes: int = 1
+
+    @property
+    def n(self):
+        return self.base.n
+
+    def below(self, position):
+        epoch, index = divmod(position, self.n)
+        lanes = min(self.lanes, self.n)
+        number, lane = divmod(index, lanes)
+        items, longer = divmod(self.n, lanes)
+        in_lane = items + (lane < longer)
+        pools = reference.derive_seed(self.seed, "pools")
+        number = reference.permuted_in_block(number, in_lane, self.pool_items, pools, epoch * lanes + lane)
+        place = lane * items + min(lane, longer) + number
+        sizes = self.base.shard_items
+        for shard in table(len(sizes), reference.derive_seed(self.seed, "shards", epoch)):
+            if place < sizes[shard]:
+                return epoch * self.n + sum(sizes[:shard]) + place
+            place -= sizes[shard]
+        raise AssertionError(position)
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,3 +167,43 @@ class Sharded(Over):
     def below(self, position):
         epoch, index = divmod(position, self.n)
         return epoch * self.base.n + min(self.inside(index), self.base.n - 1)
+
+
+@dataclass(frozen=True, eq=False)
+class BufferSorted(Over):
+    """Sorted by lengths, which is what the leaves' keys are too."""
+
+    base: object
+    buffer: int
+    pack: int
+    seed: int = 0
+
+    @property
+    def n(self):
+        return self.base.n
+
+    @cached_property
+    def orders(self):
+        return {}
+
+    def below(self, position):
+        epoch, index = divmod(position, self.n)
+        window, place = divmod(index, self.buffer)
+        begin = epoch * self.n + window * self.buffer
+        if (epoch, window) not in self.orders:
+            count = min(self.buffer, self.n - window * self.buffer)
+            keys = [self.base.tokens(begin + k) for k in range(count)]
+            self.orders[epoch, window] = buckets(keys, self.pack, reference.derive_seed(self.seed, "buckets", window))
+        return begin + self.orders[epoch, window][place]
+
+
+def buckets(keys, pack, seed):
+    """The places in a window, by its keys: sorted, cut into packs, the packs permuted, and each inside."""
+    ties = table(len(keys), reference.derive_seed(seed, "ties"))
+    ordered = sorted(ties, key=keys.__getitem__)
+    inside = reference.derive_seed(seed, "inside")
+    packs = []
+    for begin in range(0, len(keys), pack):
+        ranks = range(begin, min(begin + pack, len(keys)))
+        packs.append([ordered[rank] for rank in sorted(ranks, key=lambda rank: reference.mixed(rank, inside))])
+    return [place for number in table(len(packs), reference.derive_seed(seed, "packs")) for place in packs[number]]

@@ -6,7 +6,12 @@ At module level, so that worker processes can unpickle what is in them.
 import numpy as np
 
 from headrace.views import ShuffledDataset
-from planning.composed_reference import Leaf, Shuffled
+from headrace.views.buffer_sorted import BufferSortedDataset
+from headrace.views.selected import SelectedDataset
+from headrace.views.sharded import ShardedDataset, ShardIndexingMode
+from headrace.views.token_budget import TokenBudgetBatches
+from planning.composed_reference import BufferSorted, Leaf, Selected, Sharded, Shuffled
+from planning.composed_rows import TokenBudget
 
 
 class Items:
@@ -65,11 +70,42 @@ class Keyed(Items):
 
 
 def real(node, *, tokens=False):
-    """The views of headrace that this node describes."""
+    """The views of headrace that this node describes; with tokens, their samples are documents."""
+    if isinstance(node, Leaf):
+        return {"ours": Known, "foreign": Items, "keyed": Keyed}[node.kind](node, tokens)
+    base = real(node.base, tokens=tokens)
     match node:
-        case Leaf():
-            kinds = {"ours": Known, "foreign": Items, "keyed": Keyed}
-            return kinds[node.kind](node, tokens)
         case Shuffled():
-            return ShuffledDataset(real(node.base, tokens=tokens), node.seed)
+            return ShuffledDataset(base, node.seed)
+        case Selected():
+            return selected(base, node)
+        case BufferSorted():
+            return BufferSortedDataset(base, node.buffer, node.pack, node.seed)
+        case Sharded():
+            return ShardedDataset(base, node.total, node.current, ShardIndexingMode(node.mode), node.padded)
+        case TokenBudget():
+            return TokenBudgetBatches(
+                base,
+                node.max_tokens,
+                node.together,
+                node.padded,
+                node.cost,
+                long=node.long,
+                max_samples=node.most,
+                window=node.window,
+                seed=node.seed,
+            )
     raise AssertionError(node)
+
+
+def selected(base, node):
+    """The same selection given in the way that the node says."""
+    few = np.array(node.few, np.int64)
+    match node.how:
+        case "ids":
+            return SelectedDataset(base, few[::-1])
+        case "exclude":
+            return SelectedDataset(base, exclude=few.tolist())
+    bitmap = np.zeros(len(base), bool)
+    bitmap[few] = True
+    return SelectedDataset(base, bitmap)

@@ -1,0 +1,151 @@
+"""A mixture: which source stands at which position, and which of its draws that is.
+
+    position, endless   |---------------- epoch 0 ----------------|---------- epoch 1 ---
+                        | block 0 | block 1 | ...        | short  | block 0 | ...            BLOCK positions each
+    root draw           the same numbers: those of a block, permuted    legs.py and splits.py know the source of each
+    source, draw        the source of the root draw, and how often it was drawn before this position
+
+Exact proportions alone would be a pattern, and every W-th position, which is what one rank reads, another one. So
+sources are permuted inside blocks. Draws are not: whatever position a run is at, each source has been drawn 0, 1, 2, ...
+in order, so no item comes again before its source has been through, and what was consumed is one number a source.
+"""
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.planning.blocks import permuted_in_blocks
+from headrace.planning.legs import Legs
+from headrace.planning.permutation import MAX_ITEMS, derive_seed
+
+__all__ = ["BLOCK", "MixturePlan"]
+
+BLOCK = 256
+_AT_A_TIME = 64  # blocks
+_FEW = 4  # blocks that are worth remembering: what a small batch asks for
+
+_Int64s = NDArray[np.int64]
+
+
+class MixturePlan:
+    """The order of a mixture whose legs are known, in epochs of epoch_size positions.
+
+    legs.start is where it begins: with a mixture that was changed in the middle of an epoch, the blocks of the rest of
+    this epoch are counted from there.
+    """
+
+    def __init__(self, legs: Legs, epoch_size: int, seed: int) -> None:
+        self.legs = legs
+        self.epoch_size = epoch_size
+        self._seed = derive_seed(seed, "mixture")
+        self._block = lru_cache(maxsize=16)(self._one_block)
+
+    def draws(self, positions: _Int64s) -> tuple[_Int64s, _Int64s]:
+        """The source at each of these endless positions, and which of its draws it is; shape (n,) both.
+
+        IndexError for negative positions and those beyond 2**62 or in an empty mixture; OrderError for those that the
+        legs do not have.
+        """
+        positions = self._checked(positions)
+        if len(positions) == 0:
+            return np.empty(0, np.int64), np.empty(0, np.int64)
+        starts = self._block_starts(positions)
+        distinct = np.sort(starts)
+        distinct = distinct[np.concatenate([np.ones(1, bool), distinct[1:] != distinct[:-1]])]
+        sources, draws = np.empty(len(positions), np.int64), np.empty(len(positions), np.int64)
+        if len(distinct) <= _FEW:
+            for start in distinct.tolist():
+                chosen = starts == start
+                offsets = positions[chosen] - start
+                of_block, draws_of_block = self._block(start)
+                sources[chosen], draws[chosen] = of_block[offsets], draws_of_block[offsets]
+            return sources, draws
+        rows = np.searchsorted(distinct, starts)
+        by_row = np.argsort(rows, kind="stable")
+        begins = np.searchsorted(rows[by_row], np.arange(0, len(distinct) + _AT_A_TIME, _AT_A_TIME))
+        for number, first in enumerate(range(0, len(distinct), _AT_A_TIME)):
+            chosen = by_row[begins[number] : begins[number + 1]]
+            of_blocks, draws_of_blocks = self._blocks(distinct[first : first + _AT_A_TIME])
+            cells = (rows[chosen] - first) * BLOCK + positions[chosen] - starts[chosen]
+            sources[chosen], draws[chosen] = of_blocks.ravel()[cells], draws_of_blocks.ravel()[cells]
+        return sources, draws
+
+    def counts(self, position: int) -> list[int]:
+        """How often each source has been drawn before this position (which may be the end of the order)."""
+        if self.epoch_size == 0 or position <= self.legs.start:
+            return self.legs.counts(position)
+        start = int(self._block_starts(np.array([position - 1], np.int64))[0])
+        if position - start == min(BLOCK, self._epoch_end(position - 1) - start):
+            return self.legs.counts(position)
+        counts = self.legs.counts(start)
+        for source in self._block(start)[0][: position - start].tolist():
+            counts[source] += 1
+        return counts
+
+    def position_of(self, source: int, draw: int) -> int | None:
+        """The position of this draw of source, None where it never comes: the inverse of draws()."""
+        number = self.legs.number_of(source, draw)
+        if number is None or self.epoch_size == 0:
+            return None
+        start = int(self._block_starts(np.array([number], np.int64))[0])
+        sources, draws = self._block(start)
+        return start + int(np.flatnonzero((sources == source) & (draws == draw))[0])
+
+    def positions_of(self, sources: Sequence[int] | _Int64s, draws: Sequence[int] | _Int64s) -> _Int64s:
+        """position_of() each pair; -1 where it is None."""
+        pairs = zip(np.asarray(sources).tolist(), np.asarray(draws).tolist(), strict=True)
+        found = [self.position_of(source, draw) for source, draw in pairs]
+        return np.array([-1 if position is None else position for position in found], np.int64)
+
+    def _checked(self, positions: _Int64s) -> _Int64s:
+        given = np.asarray(positions)
+        if given.size == 0:
+            return np.empty(0, np.int64)
+        if given.dtype.kind not in "iu":
+            raise TypeError(f"positions must be integers, not {given.dtype}")
+        lowest, highest = int(given.min()), int(given.max())
+        if lowest < 0 or self.epoch_size == 0:
+            raise IndexError(f"position {lowest} is outside a mixture of {self.epoch_size} samples an epoch")
+        if highest >= MAX_ITEMS - self.epoch_size:
+            raise IndexError(f"position {highest} is in an epoch that does not end below 2**62")
+        self.legs.leg_at(lowest)
+        self.legs.leg_at(highest)
+        return given.astype(np.int64, copy=False)
+
+    def _block_starts(self, positions: _Int64s) -> _Int64s:
+        begins = np.maximum(positions // self.epoch_size * self.epoch_size, self.legs.start)
+        return begins + (positions - begins) // BLOCK * BLOCK
+
+    def _epoch_end(self, position: int) -> int:
+        return (position // self.epoch_size + 1) * self.epoch_size
+
+    def _one_block(self, start: int) -> tuple[_Int64s, _Int64s]:
+        sources, draws = self._blocks(np.array([start], np.int64))
+        return sources[0].copy(), draws[0].copy()
+
+    def _blocks(self, starts: _Int64s) -> tuple[_Int64s, _Int64s]:
+        """Sources and draws of whole blocks that rise, (len(starts), BLOCK) both; behind a short one lies anything."""
+        sources, draws = np.empty((len(starts), BLOCK), np.int64), np.empty((len(starts), BLOCK), np.int64)
+        epochs = starts // self.epoch_size
+        begins = np.maximum(epochs * self.epoch_size, self.legs.start)
+        totals = (epochs + 1) * self.epoch_size - begins
+        reach = self.legs.reach(int(starts[-1]) + BLOCK)  # an order that ends inside an epoch ends its last block
+        totals = np.minimum(totals, reach - begins, where=starts + BLOCK > reach, out=totals)
+        sizes = np.minimum(BLOCK, totals - (starts - begins))
+        for total, size in sorted(set(zip(totals.tolist(), sizes.tolist(), strict=True))):
+            chosen = np.flatnonzero((totals == total) & (sizes == size))
+            within = np.arange(size)
+            numbers = starts[chosen, None] + within
+            indices = numbers - begins[chosen, None]
+            of_each = np.broadcast_to(epochs[chosen, None], indices.shape)
+            permuted = permuted_in_blocks(indices, total, BLOCK, self._seed, of_each) - indices[:, :1]
+            root_sources, root_draws = (found.reshape(-1, size) for found in self.legs.root_draws(numbers.ravel()))
+            of_position = np.take_along_axis(root_sources, permuted, axis=1)
+            in_order = np.argsort(of_position, axis=1, kind="stable")
+            found = np.empty(numbers.shape, np.int64)
+            by_source = np.take_along_axis(root_draws, np.argsort(root_sources, axis=1, kind="stable"), axis=1)
+            np.put_along_axis(found, in_order, by_source, axis=1)
+            sources[chosen, :size], draws[chosen, :size] = of_position, found
+        return sources, draws

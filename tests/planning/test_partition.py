@@ -1,4 +1,4 @@
-"""Dealing: every row of a global batch to one rank, the same number of steps for all, whatever the sizes."""
+"""Dealing: every row of a global batch to one rank, the same number of steps for all, whatever the sizes; shards."""
 
 import itertools
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from headrace.errors import OrderError
-from headrace.planning import Cursor, check_division, rank_positions, steps_left
+from headrace.planning import Cursor, check_division, rank_positions, shard_length, shard_positions, steps_left
 from planning import reference
 from planning.fleet import Fleet, epoch_order, run, whole
 
@@ -151,3 +151,32 @@ def test_putting_the_ranks_batches_together_gives_the_batch_that_was_dealt():
 
 def test_a_fleet_starts_where_a_cursor_says():
     assert run(Fleet(100, 4, 2, cursor=Cursor(2, 40)), 1) == [epoch_order(100, 7, 2)[40:44]]
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+def test_shards_of_any_few_items_cover_each_once_and_with_padding_are_equally_long(chunked):
+    for num_items, total in itertools.product(range(30), range(1, 35)):
+        items = []
+        for shard in range(total):
+            length = shard_length(num_items, total, shard, chunked=chunked, padded=False)
+            assert (
+                shard_length(num_items, total, shard, chunked=chunked, padded=True) == -(-num_items // total) >= length
+            )
+            items += shard_positions(np.arange(length), num_items, total, shard, chunked=chunked).tolist()
+        assert sorted(items) == list(range(num_items))
+
+
+def test_shards_of_a_trillion_items_are_arithmetic():
+    length = shard_length(10**12, 7, 3, chunked=True, padded=False)
+    assert length == -(-(10**12) // 7)
+    assert shard_positions(np.array([0, length - 1]), 10**12, 7, 3, chunked=True).tolist() == [
+        3 * length,
+        4 * length - 1,
+    ]
+    assert shard_positions(np.array([[5]]), 10**12, 7, 3, chunked=False).tolist() == [[38]]
+
+
+@pytest.mark.parametrize(("total", "shard"), [(0, 0), (3, 3), (3, -1)])
+def test_a_shard_that_does_not_exist_is_refused(total, shard):
+    with pytest.raises(OrderError, match=f"current_shard={shard} is outside"):
+        shard_length(10, total, shard, chunked=False, padded=True)

@@ -1,10 +1,9 @@
-"""Batches of windows whose spans are kept apart: what a model needs so that no document sees another one.
+"""Batches of windows and of packed rows whose documents are kept apart: what a model needs so that no document sees another one.
 
 tokens          a b c | d e f g h        two documents in a window of 8
-segment_ids     1 1 1   2 2 2 2 2        from 1 in each row; 0 is padding
-position_ids    0 1 2   0 1 2 3 4        begin anew with each segment
 labels          b c -   e f g h -        the next token of the same segment, else -100
-cu_seqlens      0       3         8      where segments begin in the whole flattened batch, and its end
+
+headrace.planning.segments makes the other arrays.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 from headrace.datasets import SpanBatch
 from headrace.loading.collate import Stack
 from headrace.planning import segment_arrays
+from headrace.views import PackedBatch
 
 __all__ = ["NO_LABEL", "StackSegments", "stack_segments"]
 
@@ -33,20 +33,39 @@ class StackSegments:
         self.dtype = dtype
         self.labels = labels
         self._stack = Stack(dtype)
+        self._as_stored = Stack()
 
     def __repr__(self) -> str:
         return f"stack_segments({self.field!r}, dtype={self.dtype}, labels={self.labels})"
 
     def __call__(self, samples: Sequence[Any]) -> dict[str, torch.Tensor]:
         """The batch; ValueError for no samples, where their length cannot be known, and for unequal ones."""
+        if isinstance(samples, PackedBatch):
+            return self._packed(samples)
         if len(samples) == 0:
             raise ValueError("no samples to stack, and so no window length to give back")
+        if _is_packed(samples[0]):
+            return self._packed(PackedBatch.of(samples))
         return self._batch(*_rows_and_spans(samples, self.field))
 
     def empty(self, sample: Any) -> dict[str, torch.Tensor]:
         """A batch of no rows, for samples that look like this one."""
+        if _is_packed(sample):
+            return self._packed(PackedBatch.of([sample])[:0])
         rows, _, _ = _rows_and_spans([sample], self.field)
         return self._batch(rows[:0], np.zeros(0, np.int64), np.zeros(1, np.int64))
+
+    def _packed(self, batch: PackedBatch) -> dict[str, torch.Tensor]:
+        """All of a batch of packed rows, with labels if asked for; nothing of a row is only a label."""
+        arrays = batch.stacked()
+        if self.labels:
+            if "labels" in arrays:
+                raise ValueError("the documents have labels of their own; leave out labels=True")
+            tokens = arrays["input_ids"]
+            arrays["labels"] = np.full(tokens.shape, NO_LABEL, np.int64)
+            np.copyto(arrays["labels"][:, :-1], tokens[:, 1:], where=batch.segments.goes_on(), casting="unsafe")
+        tokens = self._stack.tensor(arrays.pop("input_ids"), "input_ids")
+        return {"input_ids": tokens, **{name: self._as_stored.tensor(array, name) for name, array in arrays.items()}}
 
     def _batch(self, rows: NDArray[Any], span_lengths: Int64s, row_spans: Int64s) -> dict[str, torch.Tensor]:
         """rows has shape (batch, window), row i the spans row_spans[i] to row_spans[i + 1]; a rest is padding."""
@@ -70,7 +89,8 @@ class StackSegments:
 def stack_segments(
     field: str = "tokens", dtype: torch.dtype | None = None, *, labels: bool = False
 ) -> Callable[[Sequence[Any]], dict[str, torch.Tensor]]:
-    """A collate function for windows with spans (a StreamDataset over SpanNumpyFormat): one segment a span.
+    """A collate function for windows with spans (a StreamDataset over SpanNumpyFormat), one segment a span, and for
+    rows of a PackedDataset, one segment a document.
 
     | tensor | shape | meaning |
     | --- | --- | --- |
@@ -83,8 +103,15 @@ def stack_segments(
     cu_seqlens is what attention over packed sequences takes; padding is a segment of its own there. With labels=True
     the last element of each window is only a label, so give the dataset extra=1. Samples whose spans add up to less
     than the window are padded behind.
+
+    Packed rows keep their length: their last label is always -100. The batch has the documents' other fields, too, and
+    document_ids, row_segments and over a mixture source_ids, as PackedBatch.stacked() says. field is not for them.
     """
     return StackSegments(field, dtype, labels=labels)
+
+
+def _is_packed(sample: Any) -> bool:
+    return isinstance(sample, Mapping) and "segment_ids" in sample and "document_ids" in sample
 
 
 def _rows_and_spans(samples: Sequence[Any], field: str) -> tuple[NDArray[Any], Int64s, Int64s]:

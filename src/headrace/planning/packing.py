@@ -38,6 +38,7 @@ LONG_POLICIES: tuple[Long, ...] = ("split", "drop", "error")
 class PackedRows:
     """Which parts of which documents stand in which row. Row i has the pieces offsets[i] to offsets[i + 1]."""
 
+    lengths: Int64s  # (num_documents,) as they were given
     documents: Int64s  # (num_pieces,) indices into the lengths
     starts: Int64s  # (num_pieces,) first token of the document
     stops: Int64s  # (num_pieces,) the one behind the last
@@ -83,6 +84,7 @@ def pack(lengths: Int64s, capacity: int, *, strategy: Strategy, long: Long, seed
         numbers, starts, stops = numbers[order], starts[order], stops[order]
     dropped = lengths[too_long] if long == "drop" else kept[:0]
     return PackedRows(
+        lengths=lengths,
         documents=documents[numbers],
         starts=starts,
         stops=stops,

@@ -7,6 +7,8 @@ row, and come last.
 """
 
 from headrace.views.buffer_sorted import BufferSortedDataset, DatasetImplementingSortKeyProtocol
+from headrace.views.packed import PackedDataset
+from headrace.views.packed_rows import PackedBatch
 from headrace.views.protocol import (
     MapDataset,
     dataset_settings,
@@ -29,6 +31,8 @@ __all__ = [
     "BufferSortedDataset",
     "DatasetImplementingSortKeyProtocol",
     "MapDataset",
+    "PackedBatch",
+    "PackedDataset",
     "SelectedDataset",
     "ShardIndexingMode",
     "ShardedDataset",

@@ -1,0 +1,48 @@
+"""The datasets below all views, and which of their items stand at a view's positions."""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from headrace.views.protocol import Int64s, is_ordered, is_view, items_of
+
+__all__ = ["LeafItems", "leaf_names", "leaves_at"]
+
+
+class LeafItems(NamedTuple):
+    """Items of one dataset below all views."""
+
+    source: str  # its name in a mixture, "outer/inner" in one of mixtures, "" where there is none
+    dataset: Any
+    items: Int64s  # (k,)
+    places: Int64s  # (k,) where each belongs among the positions that were asked for
+
+
+def leaves_at(dataset: Any, positions: Int64s) -> list[LeafItems]:
+    """What stands at these endless positions of dataset, by the dataset it lies in; nothing is read."""
+    return list(_leaves(dataset, positions, np.arange(len(positions), dtype=np.int64), ""))
+
+
+def leaf_names(dataset: Any) -> list[str]:
+    """The names of all datasets below all views, in the order of the mixtures' sources; none is opened."""
+    while is_view(dataset):
+        dataset = dataset.base
+    if not is_ordered(dataset):
+        return [""]
+    names = []
+    for source, below in dataset.sources.items():
+        names += [f"{source}/{name}" if name else source for name in leaf_names(below)]
+    return names
+
+
+def _leaves(dataset: Any, positions: Int64s, places: Int64s, source: str) -> Iterator[LeafItems]:
+    while is_view(dataset):
+        positions = dataset.locate(positions)
+        dataset = dataset.base
+    if not is_ordered(dataset):
+        yield LeafItems(source, dataset, items_of(dataset, positions), places)
+        return
+    prefix = f"{source}/" if source else ""
+    for name, below, drawn, chosen in dataset.drawn(positions):
+        yield from _leaves(below, drawn, places[chosen], f"{prefix}{name}")

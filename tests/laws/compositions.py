@@ -3,6 +3,7 @@
 from hypothesis import strategies as st
 
 from planning.composed_reference import BufferSorted, Leaf, Selected, Sharded, Shuffled, length_of
+from planning.composed_rows import TokenBudget
 
 VIEWS = ("shuffled", "selected", "sharded", "buffer sorted")
 
@@ -58,3 +59,20 @@ class Drawing:
 def nodes(draw, views=VIEWS, depth=4, **needs):
     """A composition of at least one of these views."""
     return Drawing(draw, list(views)).node(draw(st.integers(1, depth)), **needs)
+
+
+@st.composite
+def batches(draw, together=None, depth=3):
+    """Batches of a token budget over a composition that has items."""
+    base = draw(nodes(depth=depth, lengths=True).filter(lambda node: node.n))
+    return TokenBudget(
+        base,
+        draw(st.integers(1, 30)),
+        together or draw(st.integers(1, 6)),
+        draw(st.integers(1, 60)),
+        draw(st.booleans()),
+        draw(st.sampled_from([(1, 0), (1, 1 / 8), (0, 1), (2.5, 0.1)])),
+        draw(st.sampled_from(["drop", "alone"])),
+        draw(st.none() | st.integers(1, 8)),
+        draw(seeds),
+    )

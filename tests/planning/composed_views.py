@@ -69,6 +69,11 @@ class Keyed(Items):
         return [self[item] for item in items]
 
 
+def tokens_of(node, row):
+    """The tokens of a row of a Packed node."""
+    return [node.base.place(position) * 16 + k for position, start, stop in row for k in range(start, stop)]
+
+
 def real(node, *, tokens=False):
     """The views of headrace that this node describes; with tokens, their samples are documents."""
     if isinstance(node, Leaf):

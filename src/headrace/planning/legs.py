@@ -4,15 +4,14 @@
     leg             0        |       1      |      2       |    3, without end
     ends where   the schedule goes on   a source has been drawn as often as it may
 
-A leg with an end deals whole numbers of draws, quotas that sum to its length and follow the exact shares, so that counts
-at its end are known without dealing; the leg without end deals by shares. Legs are found one after the other, as far as
-someone asks, and remembered.
+A leg with an end deals whole numbers of draws, quotas that sum to its length and follow the exact shares, so that
+counts at its end are known without dealing; the leg without end deals by shares. Legs are found one after the other, as
+far as someone asks, and remembered.
 """
 
-import threading
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -27,7 +26,7 @@ from headrace.planning.splits import Splits
 __all__ = ["Leg", "Legs"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Leg:
     """Positions start to end (None: without end), the counts of each source before it, and the weights dealt by."""
 
@@ -35,6 +34,31 @@ class Leg:
     end: int | None
     drawn: tuple[int, ...]
     weights: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """The legs found so far, and what the next one goes on from. Never changed: threads and forks see it whole."""
+
+    legs: list[Leg]
+    starts: list[int]
+    position: int
+    drawn: list[int]
+    ahead: list[int]  # exact share minus draws, in 1 / UNIT
+    ended: bool = False  # whether the order ends at position
+
+    def covers(self, position: int) -> bool:
+        return bool(self.legs) and (self.legs[-1].end is None or position < self.position)
+
+    def reaches(self, source: int, draw: int) -> bool:
+        endless = bool(self.legs) and self.legs[-1].end is None and self.legs[-1].weights[source] > 0
+        return endless or draw < self.drawn[source]
+
+    def complete(self) -> bool:
+        return self.ended or (bool(self.legs) and self.legs[-1].end is None)
+
+    def leg_at(self, position: int) -> int:
+        return bisect_right(self.starts, position) - 1
 
 
 class Legs:
@@ -50,139 +74,142 @@ class Legs:
         self._schedule = schedule
         self._limits = list(limits)
         self.start = start
-        self._next = start
-        self._drawn = list(drawn) if drawn is not None else [0] * len(self._limits)
-        self._first_drawn = list(self._drawn)
-        self._ahead = [0] * len(self._limits)  # exact share minus draws, in 1 / UNIT
-        self._legs: list[Leg] = []
-        self._starts: list[int] = []
-        self.ended = False  # whether all legs are known, and the last one has an end
-        self._lock = threading.Lock()
-        self._splits = lru_cache(maxsize=8)(self._made)
+        self._first_drawn = list(drawn) if drawn is not None else [0] * len(self._limits)
+        self._known = _Known([], [], start, self._first_drawn, [0] * len(self._limits))
+        self._splits = lru_cache(maxsize=8)(_splits)
 
-    def leg_at(self, position: int) -> int:
-        """The number of the leg that position is in. OrderError before the first leg and behind the last."""
-        if position < self.start:
-            raise OrderError(
-                f"position {position} is before {self.start}, from where on this mixture was changed; positions before "
-                "were drawn under other settings"
-            )
-        with self._lock:
-            while not self._covers(position):
-                if self.ended:
-                    raise OrderError(
-                        f"position {position} is behind the end of the mixture: at position {self._next} all sources "
-                        "with a weight had been drawn max_epochs times; raise max_epochs or make epoch_size smaller"
-                    )
-                self._extend()
-            return bisect_right(self._starts, position) - 1
+    def check(self, position: int) -> None:
+        """OrderError for a position before the first leg, or behind the last."""
+        self._covering(position)
 
     def reach(self, position: int) -> int:
         """position, or the end of the order where that comes before it."""
-        with self._lock:
-            while not self._covers(position) and not self.ended:
-                self._extend()
-            return min(position, self._next) if self.ended else position
+        known = self._known
+        while not known.covers(position) and not known.ended:
+            known = self._extended(known)
+        return min(position, known.position) if known.ended else position
 
     def root_draws(self, numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The source of each root draw, and which of its own draws it is. Errors as leg_at()."""
-        first, last = self.leg_at(int(numbers.min())), self.leg_at(int(numbers.max()))
+        """The source of each root draw, and which of its own draws it is. Errors as check()."""
+        lowest, highest = int(numbers.min()), int(numbers.max())
+        self._covering(lowest)
+        known = self._covering(highest)
+        first, last = known.leg_at(lowest), known.leg_at(highest)
         if first == last:
-            return self._dealt(first, numbers)
-        legs = np.searchsorted(np.array(self._starts[: last + 1], np.int64), numbers, side="right") - 1
+            return self._dealt(known.legs[first], numbers)
+        legs = np.searchsorted(np.array(known.starts[: last + 1], np.int64), numbers, side="right") - 1
         sources, draws = np.empty(len(numbers), np.int64), np.empty(len(numbers), np.int64)
         for number in sorted(set(legs.tolist())):
             chosen = legs == number
-            sources[chosen], draws[chosen] = self._dealt(number, numbers[chosen])
+            sources[chosen], draws[chosen] = self._dealt(known.legs[number], numbers[chosen])
         return sources, draws
 
     def counts(self, position: int) -> list[int]:
         """How often each source has been drawn before root draw `position`, which may be the end of the order."""
         if position == self.start:
             return list(self._first_drawn)
-        number = self.leg_at(position if position < self.start else position - 1)
-        leg = self._legs[number]
-        dealt = self._splits(number).counts(position - leg.start)
+        last = position if position < self.start else position - 1
+        known = self._covering(last)
+        leg = known.legs[known.leg_at(last)]
+        dealt = self._splits(leg).counts(position - leg.start)
         return [before + now for before, now in zip(leg.drawn, dealt, strict=True)]
 
     def number_of(self, source: int, draw: int) -> int | None:
         """The root draw that is this draw of source; None where it never comes (or came before the first leg)."""
         if draw < self._first_drawn[source]:
             return None
-        with self._lock:
-            while not self._reaches(source, draw):
-                if self._complete():
-                    return None
-                self._extend()
-        low, high = 0, len(self._legs) - 1  # the last leg that begins with at most `draw` draws of source
+        known = self._known
+        while not known.reaches(source, draw):
+            if known.complete():
+                return None
+            known = self._extended(known)
+        low, high = 0, len(known.legs) - 1  # the last leg that begins with at most `draw` draws of source
         while low < high:
             middle = (low + high + 1) // 2
-            low, high = (middle, high) if self._legs[middle].drawn[source] <= draw else (low, middle - 1)
-        leg = self._legs[low]
-        return leg.start + self._splits(low).number_of(source, draw - leg.drawn[source])
+            low, high = (middle, high) if known.legs[middle].drawn[source] <= draw else (low, middle - 1)
+        leg = known.legs[low]
+        return leg.start + self._splits(leg).number_of(source, draw - leg.drawn[source])
 
     def end(self) -> int | None:
         """The position behind the last one, None for without end. Finds all legs."""
-        with self._lock:
-            while not self._complete():
-                self._extend()
-        return self._next if self.ended else None
+        known = self._known
+        while not known.complete():
+            known = self._extended(known)
+        return known.position if known.ended else None
 
-    def _covers(self, position: int) -> bool:
-        return bool(self._legs) and (self._legs[-1].end is None or position < self._next)
+    def _covering(self, position: int) -> _Known:
+        known = self._known
+        if position < self.start:
+            raise OrderError(
+                f"position {position} is before {self.start}, from where on this mixture was changed; positions before "
+                "were drawn under other settings"
+            )
+        while not known.covers(position):
+            if known.ended:
+                raise OrderError(
+                    f"position {position} is behind the end of the mixture: at position {known.position} all sources "
+                    "with a weight had been drawn max_epochs times; raise max_epochs or make epoch_size smaller"
+                )
+            known = self._extended(known)
+        return known
 
-    def _reaches(self, source: int, draw: int) -> bool:
-        if draw < self._drawn[source]:
-            return bool(self._legs)
-        return bool(self._legs) and self._legs[-1].end is None and self._legs[-1].weights[source] > 0
-
-    def _complete(self) -> bool:
-        return self.ended or (bool(self._legs) and self._legs[-1].end is None)
-
-    def _made(self, number: int) -> Splits:
-        return Splits(self._legs[number].weights)
-
-    def _dealt(self, number: int, numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        leg = self._legs[number]
-        sources, draws = self._splits(number).draws(numbers - leg.start)
+    def _dealt(self, leg: Leg, numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        sources, draws = self._splits(leg).draws(numbers - leg.start)
         return sources, draws + np.array(leg.drawn, np.int64)[sources]
 
-    def _extend(self) -> None:
-        """The next leg, or the end of the order."""
-        shares, end = self._schedule.piece_at(self._next)
+    def _extended(self, known: _Known) -> _Known:
+        """What is known with the next leg, or with the end of the order."""
+        self._known = later = self._with_next(known)
+        return later
+
+    def _with_next(self, known: _Known) -> _Known:
+        shares, caps = self._shares_at(known)
+        if not any(shares):
+            return replace(known, ended=True)
+        start, drawn = known.position, tuple(known.drawn)
+        length = self._length(known, shares, caps)
+        if length is None or start + length > MAX_ITEMS:
+            return replace(
+                known, legs=[*known.legs, Leg(start, None, drawn, tuple(shares))], starts=[*known.starts, start]
+            )
+        targets = [ahead + length * share for ahead, share in zip(known.ahead, shares, strict=True)]
+        counts = quotas(targets, caps, length)
+        someone_left = any(count and count == cap for count, cap in zip(counts, caps, strict=True))
+        return _Known(
+            [*known.legs, Leg(start, start + length, drawn, tuple(counts))],
+            [*known.starts, start],
+            start + length,
+            [before + now for before, now in zip(drawn, counts, strict=True)],
+            [0 if someone_left else t - k * UNIT for t, k in zip(targets, counts, strict=True)],
+        )
+
+    def _shares_at(self, known: _Known) -> tuple[list[int], list[int | None]]:
+        """The shares at the end of what is known, of those sources that may still be drawn, and how often they may."""
+        shares, _ = self._schedule.piece_at(known.position)
         left = [
-            None if limit is None else max(0, limit - n) for limit, n in zip(self._limits, self._drawn, strict=True)
+            None if limit is None else max(0, limit - count)
+            for limit, count in zip(self._limits, known.drawn, strict=True)
         ]
         if any(share and rest == 0 for share, rest in zip(shares, left, strict=True)):
             shares = [0 if rest == 0 else share for share, rest in zip(shares, left, strict=True)]
             if any(shares):
                 shares = apportioned(shares, UNIT)
-        if not any(shares):
-            self.ended = True
-            return
-        length = None if end is None else end - self._next
-        caps = [rest if share else 0 for share, rest in zip(shares, left, strict=True)]
-        for share, cap, ahead in zip(shares, caps, self._ahead, strict=True):
-            if share and cap is not None:
-                until_out = max(1, -(-(cap * UNIT - ahead) // share))
-                length = until_out if length is None else min(length, until_out)
-        limited = [cap for cap in caps if cap is not None]
-        if length is not None and len(limited) == len(caps):
-            length = min(length, sum(limited))
-        start, drawn = self._next, tuple(self._drawn)
-        if length is None or start + length > MAX_ITEMS:
-            self._add(Leg(start, None, drawn, tuple(shares)))
-            return
-        targets = [ahead + length * share for ahead, share in zip(self._ahead, shares, strict=True)]
-        counts = quotas(targets, caps, length)
-        self._add(Leg(start, start + length, drawn, tuple(counts)))
-        self._next += length
-        self._drawn = [before + now for before, now in zip(drawn, counts, strict=True)]
-        if any(cap is not None and cap > 0 and cap == count for cap, count in zip(caps, counts, strict=True)):
-            self._ahead = [0] * len(counts)
-        else:
-            self._ahead = [target - count * UNIT for target, count in zip(targets, counts, strict=True)]
+        return shares, [rest if share else 0 for share, rest in zip(shares, left, strict=True)]
 
-    def _add(self, leg: Leg) -> None:
-        self._legs.append(leg)
-        self._starts.append(leg.start)
+    def _length(self, known: _Known, shares: list[int], caps: list[int | None]) -> int | None:
+        """Positions until the schedule goes on or a source has been drawn as often as it may; None for without end."""
+        _, end = self._schedule.piece_at(known.position)
+        lengths = [] if end is None else [end - known.position]
+        lengths += [
+            max(1, -(-(cap * UNIT - ahead) // share))
+            for share, cap, ahead in zip(shares, caps, known.ahead, strict=True)
+            if share and cap is not None
+        ]
+        limited = [cap for cap in caps if cap is not None]
+        if len(limited) == len(caps):
+            lengths.append(sum(limited))
+        return min(lengths, default=None)
+
+
+def _splits(leg: Leg) -> Splits:
+    return Splits(leg.weights)

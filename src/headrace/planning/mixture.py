@@ -6,7 +6,7 @@
     source, draw        the source of the root draw, and how often it was drawn before this position
 
 Exact proportions alone would be a pattern, and every W-th position, which is what one rank reads, another one. So
-sources are permuted inside blocks. Draws are not: whatever position a run is at, each source has been drawn 0, 1, 2, ...
+sources are permuted inside blocks. Draws are not: whatever position a run is at, each source has been drawn 0, 1, ...
 in order, so no item comes again before its source has been through, and what was consumed is one number a source.
 """
 
@@ -110,8 +110,8 @@ class MixturePlan:
             raise IndexError(f"position {lowest} is outside a mixture of {self.epoch_size} samples an epoch")
         if highest >= MAX_ITEMS - self.epoch_size:
             raise IndexError(f"position {highest} is in an epoch that does not end below 2**62")
-        self.legs.leg_at(lowest)
-        self.legs.leg_at(highest)
+        self.legs.check(lowest)
+        self.legs.check(highest)
         return given.astype(np.int64, copy=False)
 
     def _block_starts(self, positions: _Int64s) -> _Int64s:

@@ -6,8 +6,9 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from headrace.errors import OptionError, OrderError
+from headrace.errors import OrderError
 from headrace.planning import MAX_WINDOW, BatchBudget, TokenBatches, derive_seed, plan_token_batches
+from headrace.views.options import whole_number
 from headrace.views.protocol import Int64s, MapDataset, Setting, fetch, is_ordered, is_view, lengths_at
 from headrace.views.windowed import WindowedDataset, WindowRows
 
@@ -52,12 +53,9 @@ class TokenBudgetBatches(WindowedDataset[TokenBatches]):
         self.budget = BatchBudget(
             max_tokens, batches_per_step, padded, (1, 0) if cost is None else cost, long, max_samples
         )
-        if isinstance(seed, bool) or not isinstance(seed, int | np.integer):
-            raise TypeError(f"seed must be an integer, not {seed!r}")
-        super().__init__(base, window, cache)
-        if self.window > MAX_WINDOW // 2:  # the last window of an epoch may be nearly twice as long
-            raise OptionError("window", window, f"at most {MAX_WINDOW // 2} samples")
-        self.seed = int(seed)
+        self.seed = whole_number("seed", seed)
+        # The last window of an epoch may be nearly twice as long as the others.
+        super().__init__(base, whole_number("window", window, 1, MAX_WINDOW // 2 + 1), cache)
         self.rows_per_step = self.budget.batches_per_step
 
     def __repr__(self) -> str:

@@ -1,6 +1,6 @@
 """Samples of like length beside one another, so that batches of neighbours need little padding (d9d's buffer sort)."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -63,6 +63,14 @@ class BufferSortedDataset(View):
 
         Asks for the sort keys of each buffer that a position is in, unless its order is remembered.
         """
+        return self._moved(positions, lambda order: order)
+
+    def positions_of(self, base_positions: Int64s) -> Int64s:
+        """The endless positions at which these endless positions of the base stand; asks for keys as locate()."""
+        return self._moved(base_positions, lambda order: np.argsort(order, kind="stable"))
+
+    def _moved(self, positions: Int64s, by: Callable[[Int64s], Int64s]) -> Int64s:
+        """Each position moved inside its buffer, by what follows from the order of the buffer."""
         positions = self.checked(positions)
         if positions.size == 0:
             return positions
@@ -72,7 +80,7 @@ class BufferSortedDataset(View):
         by_buffer = np.argsort(buffers, kind="stable")
         cuts = np.flatnonzero(np.diff(buffers[by_buffer])) + 1
         for members in np.split(by_buffer, cuts):
-            order = self._order(int(buffers[members[0]]))
+            order = by(self._order(int(buffers[members[0]])))
             located[members] = starts[members] + order[places[members]]
         return located.reshape(positions.shape)
 

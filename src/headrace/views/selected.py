@@ -67,6 +67,12 @@ class SelectedDataset(View):
         epochs, indices = np.divmod(self.checked(positions), max(1, len(self.selection)))
         return epochs * self.selection.num_items + self.selection.select(indices)
 
+    def positions_of(self, base_positions: Int64s) -> Int64s:
+        """The endless positions at which these endless positions of the base stand: (k,), of those that are chosen."""
+        epochs, items = np.divmod(np.asarray(base_positions, np.int64), max(1, self.selection.num_items))
+        chosen = self.selection.holds(items)
+        return epochs[chosen] * len(self.selection) + self.selection.rank(items[chosen])
+
     @property
     def own_settings(self) -> Mapping[str, Setting]:
         """A digest of what is chosen, the same whichever way it was given, and how many."""

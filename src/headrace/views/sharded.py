@@ -104,6 +104,20 @@ class ShardedDataset(View):
         items = shard_positions(indices, number, self.total_shards, self.current_shard, chunked=chunked)
         return epochs * number + np.minimum(items, number - 1)  # past the end is padding: the last sample
 
+    def positions_of(self, base_positions: Int64s) -> Int64s:
+        """The endless positions of the shard at which these endless positions of the dataset stand, as padding too."""
+        number = len(self.base)
+        epochs, items = np.divmod(np.asarray(base_positions, np.int64), max(1, number))
+        chunked = self.indexing_mode is ShardIndexingMode.chunked
+        first = self.current_shard * -(-number // self.total_shards) if chunked else self.current_shard
+        indices, rest = np.divmod(items - first, 1 if chunked else self.total_shards)
+        own = (rest == 0) & (indices >= 0) & (indices < len(self) - self.padding)
+        found = [epochs[own] * len(self) + indices[own]]
+        if self.padding:
+            padded = np.arange(len(self) - self.padding, len(self), dtype=np.int64)
+            found.append((epochs[items == number - 1, None] * len(self) + padded).reshape(-1))
+        return np.concatenate(found)
+
     def _length(self, padded: bool) -> int:
         chunked = self.indexing_mode is ShardIndexingMode.chunked
         return shard_length(len(self.base), self.total_shards, self.current_shard, chunked=chunked, padded=padded)

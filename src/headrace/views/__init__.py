@@ -9,6 +9,7 @@ row, and come last.
 from headrace.views.buffer_sorted import BufferSortedDataset, DatasetImplementingSortKeyProtocol
 from headrace.views.packed import PackedDataset
 from headrace.views.packed_rows import PackedBatch
+from headrace.views.plan import Origins, Plan
 from headrace.views.protocol import (
     MapDataset,
     dataset_settings,
@@ -31,8 +32,10 @@ __all__ = [
     "BufferSortedDataset",
     "DatasetImplementingSortKeyProtocol",
     "MapDataset",
+    "Origins",
     "PackedBatch",
     "PackedDataset",
+    "Plan",
     "SelectedDataset",
     "ShardIndexingMode",
     "ShardedDataset",

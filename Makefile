@@ -78,6 +78,7 @@ bench: setup $(GUIDELOOM) $(STREAMING)    ## every claim of speed, interleaved w
 	$(BIN)/python -m benchmarks.documents --check $(if $(wildcard .venv-guideloom/bin/python),--guideloom .venv-guideloom/bin/python)
 	$(BIN)/python -m benchmarks.annotated --check $(if $(wildcard .venv-guideloom/bin/python),--guideloom .venv-guideloom/bin/python)
 	$(BIN)/python -m benchmarks.samples --check $(if $(wildcard .venv-streaming/bin/python),--streaming .venv-streaming/bin/python)
+	$(BIN)/python -m benchmarks.token_batches --check
 
 docs: setup      ## every block and link of README and docs
 	$(BIN)/python -m pytest tests/docs

@@ -29,6 +29,7 @@ __all__ = [
     "Bound",
     "Peer",
     "Seconds",
+    "Side",
     "against_fastest",
     "conclude",
     "describe_machine",

@@ -26,6 +26,7 @@ from headrace.errors import CorruptShardError, FieldError, SchemaMismatchError
 from headrace.formats.documents import (
     DocumentBytesFormat,
     DocumentFormat,
+    DocumentNumpyFormat,
     Payload,
     document_format,
     document_schema,
@@ -38,6 +39,8 @@ from headrace.manifest import JsonType, ShardRecord
 __all__ = ["DocumentDataset", "DocumentReader", "DocumentStorage", "DocumentWriter"]
 
 KIND = "documents"
+
+Int64s = NDArray[np.int64]
 
 
 class DocumentStorage(Storage[DocumentFormat, "DocumentWriter", "DocumentReader"]):
@@ -188,6 +191,25 @@ class DocumentDataset(ShardDataset["_OpenDocuments"]):
         return opened.documents(numbers)
 
     @property
+    def reads_slices(self) -> bool:
+        """Whether read_slices() can be used: documents are arrays, as DocumentNumpyFormat reads them."""
+        return self._required.is_sliced
+
+    def read_slices(self, items: Int64s, starts: Int64s, stops: Int64s) -> list[NDArray[Any]]:
+        """Elements starts[k] to stops[k] (exclusive) of document items[k], for each k; no other element is read.
+
+        They end where the document does, as a slice of it would. IndexError for an item outside 0..len-1 or a negative
+        start or stop; TypeError where documents are no arrays.
+        """
+        opened = self._required
+        if not opened.is_sliced:
+            raise TypeError(f"documents of {opened.where} are no arrays that parts can be read of")
+        opened.refuse_outside(items, items)
+        if len(items) and min(int(starts.min()), int(stops.min())) < 0:
+            raise IndexError("slices of documents begin and end at 0 or later")
+        return opened.slices(items, starts, np.maximum(starts, stops))
+
+    @property
     def lengths(self) -> NDArray[np.int64]:
         """The length of each document, shape (len,), read-only: bytes, or elements where the format has a dtype.
 
@@ -216,7 +238,7 @@ class _OpenDocuments:
 
     def __init__(self, storage: DocumentStorage, opened: Opened, storage_format: DocumentFormat) -> None:
         self._format = storage_format
-        self._where = storage.reading_store.location
+        self.where = storage.reading_store.location
         self._payloads = Payloads(storage.reading_store, opened, share=2)
         self.lengths = self._payloads.counts
         for number, shard in enumerate(opened.manifest.shards):
@@ -224,7 +246,7 @@ class _OpenDocuments:
             shard.file(DATA)
             if shard.length not in (UNKNOWN_LENGTH, self.lengths[number]):
                 problem = f"{index.name} has {index.bytes} bytes for {shard.length} documents"
-                raise CorruptShardError(self._where, number, f"{problem}; it needs {8 * shard.length + 8}")
+                raise CorruptShardError(self.where, number, f"{problem}; it needs {8 * shard.length + 8}")
         self._ends = np.cumsum(self.lengths)
         self._starts = self._ends - self.lengths
         self._end_list = self._ends.tolist()  # bisect is faster than NumPy for one number
@@ -232,6 +254,10 @@ class _OpenDocuments:
         self.fingerprint = storage.fingerprint_of(opened)
         self._item_bytes = item_bytes(storage_format)
         self._in_place = reads_in_place(storage_format)
+        self.is_sliced = (
+            isinstance(storage_format, DocumentNumpyFormat)
+            and type(storage_format).unpack is DocumentNumpyFormat.unpack
+        )
         self._document_lengths: NDArray[np.int64] | None = None
 
     def outside(self, numbers: NDArray[np.int64]) -> NDArray[np.bool_]:
@@ -254,7 +280,7 @@ class _OpenDocuments:
         try:
             return self._format.unpack(data if self._in_place else bytearray(data), shard)
         except Exception as error:
-            error.add_note(f"while reading document {number} of {self._where}")
+            error.add_note(f"while reading document {number} of {self.where}")
             raise
 
     def documents(self, numbers: NDArray[np.int64]) -> list[Any]:
@@ -271,7 +297,7 @@ class _OpenDocuments:
             try:
                 add(unpack(data, shard))
             except Exception as error:
-                error.add_note(f"while reading document {numbers[len(documents)]} of {self._where}")
+                error.add_note(f"while reading document {numbers[len(documents)]} of {self.where}")
                 raise
         return documents
 
@@ -283,6 +309,13 @@ class _OpenDocuments:
     def mean_length(self) -> Fraction:
         elements = Fraction(self._payloads.total_bytes, self._item_bytes)
         return elements / self.total_length if self.total_length else Fraction(0)
+
+    def slices(self, numbers: Int64s, starts: Int64s, stops: Int64s) -> list[NDArray[Any]]:
+        """These elements of these documents, all inside."""
+        shards = self._ends.searchsorted(numbers, "right")
+        size = self._item_bytes
+        parts = self._payloads.parts_in_place(shards, numbers - self._starts[shards], starts * size, stops * size)
+        return [self._format.unpack(bytearray(part), shard) for part, shard in zip(parts, shards.tolist(), strict=True)]
 
     def document_lengths(self) -> NDArray[np.int64]:
         if self._document_lengths is None:

@@ -130,6 +130,11 @@ class Payloads:
         """The same payloads where they lie: read-only memory, of the mapped files where the store can map."""
         return self._pieces(shards, *self._bounds(shards, numbers))
 
+    def parts_in_place(self, shards: Int64s, numbers: Int64s, starts: Int64s, stops: Int64s) -> list[memoryview]:
+        """The bytes starts to stops of the same payloads, cut where they end, as Python's slices are."""
+        begins, ends = self._bounds(shards, numbers)
+        return self._pieces(shards, np.minimum(begins + starts, ends), np.minimum(begins + stops, ends))
+
     def one_in_place(self, shard: int, number: int) -> memoryview:
         """One of them; without NumPy, whose calls cost more than a single payload."""
         if not self._can_map:

@@ -1,4 +1,4 @@
-"""Batches of windows and of packed rows whose documents are kept apart: what a model needs so that no document sees another one.
+"""Batches whose documents are kept apart: what a model needs so that no document sees another one.
 
 tokens          a b c | d e f g h        two documents in a window of 8
 labels          b c -   e f g h -        the next token of the same segment, else -100
@@ -64,8 +64,8 @@ class StackSegments:
             tokens = arrays["input_ids"]
             arrays["labels"] = np.full(tokens.shape, NO_LABEL, np.int64)
             np.copyto(arrays["labels"][:, :-1], tokens[:, 1:], where=batch.segments.goes_on(), casting="unsafe")
-        tokens = self._stack.tensor(arrays.pop("input_ids"), "input_ids")
-        return {"input_ids": tokens, **{name: self._as_stored.tensor(array, name) for name, array in arrays.items()}}
+        input_ids = self._stack.tensor(arrays.pop("input_ids"), "input_ids")
+        return {"input_ids": input_ids, **{name: self._as_stored.tensor(array, name) for name, array in arrays.items()}}
 
     def _batch(self, rows: NDArray[Any], span_lengths: Int64s, row_spans: Int64s) -> dict[str, torch.Tensor]:
         """rows has shape (batch, window), row i the spans row_spans[i] to row_spans[i + 1]; a rest is padding."""

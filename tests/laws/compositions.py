@@ -2,10 +2,10 @@
 
 from hypothesis import strategies as st
 
-from planning.composed_reference import BufferSorted, Leaf, Selected, Sharded, Shuffled, length_of
-from planning.composed_rows import TokenBudget
+from planning.composed_reference import BufferSorted, Leaf, Pooled, Selected, Sharded, Shuffled, length_of
+from planning.composed_rows import Packed, TokenBudget
 
-VIEWS = ("shuffled", "selected", "sharded", "buffer sorted")
+VIEWS = ("shuffled", "pooled", "selected", "sharded", "buffer sorted")
 
 seeds = st.integers(0, 3) | st.integers(-(2**63), 2**64)
 
@@ -26,7 +26,8 @@ class Drawing:
 
     def leaf(self, *, kinds, least=0):
         n = self.draw(st.integers(least, 50))
-        leaf = Leaf(n, self.ids, self.draw(st.sampled_from([9, 3])), self.draw(st.integers(0, 99)), self.draw(kinds))
+        longest, salt = self.draw(st.sampled_from([9, 3])), self.draw(st.integers(0, 99))
+        leaf = Leaf(n, self.ids, longest, salt, self.draw(kinds), self.draw(st.integers(1, 6)))
         self.ids += n
         return leaf
 
@@ -40,6 +41,9 @@ class Drawing:
                 return self.leaf(kinds=st.sampled_from(kinds))
             case "shuffled":
                 return Shuffled(self.node(depth - 1, lengths=lengths, keys=keys), draw(seeds))
+            case "pooled":
+                leaf = self.leaf(kinds=st.just("ours"))
+                return Pooled(leaf, draw(seeds), draw(st.integers(1, 20)), draw(st.integers(1, 5)))
             case "selected":
                 base = self.node(depth - 1, lengths=lengths, keys=keys)
                 how = draw(st.sampled_from(["ids", "bitmap", "exclude"]))
@@ -59,6 +63,20 @@ class Drawing:
 def nodes(draw, views=VIEWS, depth=4, **needs):
     """A composition of at least one of these views."""
     return Drawing(draw, list(views)).node(draw(st.integers(1, depth)), **needs)
+
+
+@st.composite
+def packs(draw, depth=3):
+    """Packed rows over a composition that has items."""
+    base = draw(nodes(depth=depth, lengths=True).filter(lambda node: node.n))
+    return Packed(
+        base,
+        draw(st.integers(1, 14)),
+        draw(st.integers(1, 60)),
+        draw(st.sampled_from(["best_fit", "first_fit", "concat"])),
+        draw(st.sampled_from(["split", "drop"])),
+        draw(seeds),
+    )
 
 
 @st.composite

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.views import dataset_settings
-from laws.compositions import nodes
+from laws.compositions import batches, nodes, packs
 from planning.composed_views import real
 
 # Positions of a composition, as fractions of its first epochs, so that they fit whatever was drawn.
@@ -50,3 +50,68 @@ def test_two_compositions_of_equal_settings_are_equal(node, other):
         assert [node.place(position) for position in range(2 * node.n)] == [
             other.place(position) for position in range(2 * other.n)
         ]
+
+
+@given(node=packs(), epoch=st.integers(0, 2))
+def test_packed_rows_are_the_reference_s_and_hold_every_token_once(node, epoch):
+    view = real(node, tokens=True)
+    rows = node.epoch(epoch)
+    assert view.rows_in_epoch(epoch) == len(rows)
+    addresses = [view.addresses(epoch, window) for window in range(view.num_windows)]
+    samples = view.__getitems__(np.concatenate([np.zeros(0, np.int64), *addresses])) if rows else []
+    assert len(samples) == len(rows)
+    for sample, row in zip(samples, rows, strict=True):
+        assert_packed(node, sample, row)
+    tokens = sorted(token for sample in samples for token in sample["input_ids"][sample["segment_ids"] > 0].tolist())
+    kept = [
+        (node.base.place(position), node.base.tokens(position))
+        for position in range(epoch * node.base.n, (epoch + 1) * node.base.n)
+    ]
+    assert tokens == sorted(
+        place * 16 + k
+        for place, length in kept
+        for k in range(length)
+        if length <= node.capacity or node.long == "split"
+    )
+
+
+def assert_packed(node, sample, row):
+    """The sample of a row, one token at a time."""
+    tokens, places, segments, edges = [], [], [], []
+    for number, (position, start, stop) in enumerate(row):
+        edges.append(len(tokens))
+        for k in range(start, stop):
+            tokens.append(node.base.place(position) * 16 + k)
+            places.append(k - start)
+            segments.append(number + 1)
+    assert len(tokens) <= node.capacity
+    edges += [len(tokens)] if len(tokens) < node.capacity else []
+    rest = node.capacity - len(tokens)
+    assert sample["input_ids"].tolist() == tokens + [0] * rest
+    assert sample["position_ids"].tolist() == places + list(range(rest))
+    assert sample["segment_ids"].tolist() == segments + [0] * rest
+    assert sample["cu_seqlens"].tolist() == [*edges, node.capacity]
+    leaves = node.leaves
+    found = [next(leaf for leaf in leaves if 0 <= node.base.place(p) - leaf.first < leaf.n) for p, *_ in row]
+    assert sample["document_ids"].tolist() == [
+        node.base.place(position) - leaf.first for leaf, (position, *_) in zip(found, row, strict=True)
+    ]
+
+
+@given(node=batches(), epoch=st.integers(0, 2))
+def test_batches_of_a_token_budget_are_the_reference_s_and_hold_every_sample_once(node, epoch):
+    view = real(node)
+    rows = node.epoch(epoch)
+    assert view.rows_in_epoch(epoch) == len(rows)
+    assert len(rows) % node.together == 0
+    addresses = [view.addresses(epoch, window) for window in range(view.num_windows)]
+    found = view.__getitems__(np.concatenate(addresses)) if rows else []
+    assert [ids(samples) for samples in found] == [[node.base.place(position) for position in row] for row in rows]
+    for row in rows:
+        lengths = [max(1, node.base.tokens(position)) for position in row]
+        taken = max(lengths, default=0) * len(row) if node.padded else sum(lengths)
+        assert taken <= node.max_tokens or (len(row) == 1 and node.long == "alone")
+        assert node.most is None or len(row) <= node.most
+    epochs = range(epoch * node.base.n, (epoch + 1) * node.base.n)
+    fit = [p for p in epochs if node.base.tokens(p) <= node.max_tokens or node.long == "alone"]
+    assert sorted(position for row in rows for position in row) == fit

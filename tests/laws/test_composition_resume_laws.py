@@ -7,7 +7,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from laws.compositions import batches, nodes
+from laws.compositions import batches, nodes, packs
 from laws.runs import ByLoaders, BySamplers, Run, check_chain
 
 WORLDS = [1, 2, 3, 4, 6]
@@ -40,6 +40,13 @@ def test_twenty_stops_with_other_ranks_threads_and_batches_continue_the_referenc
 @few
 @given(node=batches(together=12), drop_last=st.booleans(), stops=stops)
 def test_twenty_stops_in_batches_of_a_token_budget_continue_the_reference_s_run(node, drop_last, stops):
+    assume(all(node.epoch(number) for number in range(4)))
+    check_chain(node, drop_last, stops)
+
+
+@few
+@given(node=packs(), drop_last=st.booleans(), stops=stops)
+def test_twenty_stops_in_packed_rows_continue_the_reference_s_run(node, drop_last, stops):
     assume(all(node.epoch(number) for number in range(4)))
     check_chain(node, drop_last, stops)
 

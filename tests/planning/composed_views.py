@@ -7,11 +7,12 @@ import numpy as np
 
 from headrace.views import ShuffledDataset
 from headrace.views.buffer_sorted import BufferSortedDataset
+from headrace.views.packed import PackedDataset
 from headrace.views.selected import SelectedDataset
 from headrace.views.sharded import ShardedDataset, ShardIndexingMode
 from headrace.views.token_budget import TokenBudgetBatches
-from planning.composed_reference import BufferSorted, Leaf, Selected, Sharded, Shuffled
-from planning.composed_rows import TokenBudget
+from planning.composed_reference import BufferSorted, Leaf, Pooled, Selected, Sharded, Shuffled
+from planning.composed_rows import Packed, TokenBudget
 
 
 class Items:
@@ -43,6 +44,10 @@ class Known(Items):
     @property
     def settings(self):
         return {"data": self._fingerprint, "num_samples": self.leaf.n}
+
+    @property
+    def shard_items(self):
+        return np.array(self.leaf.shard_items, np.int64)
 
     def lengths_at(self, items):
         return np.array([self.leaf.tokens(item) for item in items.tolist()], np.int64)
@@ -82,12 +87,16 @@ def real(node, *, tokens=False):
     match node:
         case Shuffled():
             return ShuffledDataset(base, node.seed)
+        case Pooled():
+            return ShuffledDataset(base, node.seed, "pooled", pool_items=node.pool_items, lanes=node.lanes)
         case Selected():
             return selected(base, node)
         case BufferSorted():
             return BufferSortedDataset(base, node.buffer, node.pack, node.seed)
         case Sharded():
             return ShardedDataset(base, node.total, node.current, ShardIndexingMode(node.mode), node.padded)
+        case Packed():
+            return PackedDataset(base, node.capacity, node.window, node.strategy, node.long, node.seed)
         case TokenBudget():
             return TokenBudgetBatches(
                 base,

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from headrace.views import ShuffledDataset, dataset_settings, fetch, is_view
+from headrace.views.protocol import knows_lengths
 
 
 class Plain:
@@ -73,3 +74,41 @@ def test_only_what_orders_and_locates_is_a_view():
     assert is_view(ShuffledDataset([1], 7))
     for other in ([1], Plain(), Plain(ordered=True), Plain(locate=len), Plain(ordered=False, locate=len)):
         assert not is_view(other)
+
+
+class Counted(Plain):
+    """Its lengths and settings take work."""
+
+    def __init__(self):
+        self.asked = []
+
+    @property
+    def lengths(self):
+        self.asked.append("lengths")
+        return np.arange(10)
+
+    @property
+    def settings(self):
+        self.asked.append("settings")
+        return {"data": "counted"}
+
+    def __getitems__(self, items):
+        return items
+
+
+def test_lengths_through_many_views_are_worked_out_once_and_a_batch_works_out_no_view_s_settings():
+    base = Counted()
+    view = base
+    for seed in range(6):
+        view = ShuffledDataset(view, seed)
+    assert sorted(view.lengths.tolist()) == list(range(10))
+    assert base.asked.count("lengths") <= 2
+    base.asked.clear()
+    view.__getitems__(np.arange(10))
+    assert base.asked.count("settings") <= 1
+
+
+def test_lengths_are_known_where_the_dataset_below_all_views_knows_them():
+    assert knows_lengths(ShuffledDataset(ShuffledDataset(Counted(), 1), 2))
+    assert not knows_lengths(ShuffledDataset(ShuffledDataset(Plain(), 1), 2))
+    assert not hasattr(ShuffledDataset(ShuffledDataset(Plain(), 1), 2), "lengths")

@@ -13,6 +13,7 @@ A bit is found by rank and select: bisect the counts, then the 8 words of that b
 """
 
 from collections.abc import Iterable, Iterator
+from functools import cached_property
 from hashlib import blake2b
 
 import numpy as np
@@ -126,7 +127,7 @@ class Selection:
     def __contains__(self, item: int) -> bool:
         return 0 <= item < self.num_items and bool(self.holds(np.array([item], np.int64))[0])
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """32 hexadecimal digits: BLAKE2b of form, range and items, equal for equal selections."""
         digest = blake2b(f"{self.form}:{self.num_items}:".encode(), digest_size=16)

@@ -30,6 +30,7 @@ __all__ = [
     "is_view",
     "is_windowed",
     "items_of",
+    "knows_lengths",
     "lengths_at",
     "mean_length",
     "sort_keys_at",
@@ -109,8 +110,16 @@ def fetch(dataset: Any, positions: Int64s) -> Sequence[Any]:
     batched = getattr(dataset, "__getitems__", None)
     if batched is None:
         return [dataset[item] for item in items.tolist()]
-    samples: Sequence[Any] = batched(items if hasattr(dataset, "settings") else items.tolist())
+    ours = is_ordered(dataset) or hasattr(dataset, "settings")  # a view's settings are worked out anew: not for a batch
+    samples: Sequence[Any] = batched(items if ours else items.tolist())
     return samples
+
+
+def knows_lengths(dataset: Any) -> bool:
+    """Whether lengths_at() has an answer for dataset. Does not work out the lengths of a view."""
+    if is_view(dataset):
+        return knows_lengths(dataset.base)
+    return hasattr(dataset, "lengths_at") or hasattr(dataset, "lengths")
 
 
 def lengths_at(dataset: Any, positions: Int64s) -> Int64s:
@@ -138,7 +147,7 @@ def mean_length(dataset: Any) -> Fraction:
     number = len(dataset)
     if number == 0:
         return Fraction(0)
-    if getattr(dataset, "lengths", None) is None:
+    if is_ordered(dataset) or getattr(dataset, "lengths", None) is None:
         return Fraction(int(lengths_at(dataset, np.arange(number, dtype=np.int64)).sum()), number)
     return Fraction(int(np.asarray(dataset.lengths, np.int64).sum()), number)
 

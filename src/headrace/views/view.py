@@ -8,7 +8,16 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.views.protocol import Int64s, Setting, add_settings, checked_base, fetch, is_ordered, lengths_at
+from headrace.views.protocol import (
+    Int64s,
+    Setting,
+    add_settings,
+    checked_base,
+    fetch,
+    is_ordered,
+    knows_lengths,
+    lengths_at,
+)
 
 __all__ = ["View"]
 
@@ -76,7 +85,7 @@ class View(ABC):
     @property
     def lengths(self) -> Int64s:
         """The lengths of the samples of epoch 0, in its order; AttributeError where the base has none."""
-        if not hasattr(self.base, "lengths") and not hasattr(self.base, "lengths_at"):
+        if not knows_lengths(self.base):
             raise AttributeError(f"{type(self.base).__name__} does not know the lengths of its samples")
         return self.lengths_at(np.arange(len(self), dtype=np.int64))
 

@@ -21,6 +21,7 @@ from headrace.loading.steps import StepPlan
 from headrace.loading.world import resolve_world
 from headrace.planning import Cursor, check_division, encode_state, plan_fingerprint
 from headrace.views import ShuffledDataset, is_ordered, is_windowed
+from headrace.views.skipping import Skipped, SkippedItems, corrupt_errors, skipping
 
 __all__ = ["StatefulDataLoader"]
 
@@ -41,6 +42,7 @@ class StatefulDataLoader:
     | device, pin_memory | where batches go; pinning needs a CUDA device |
     | timeout_s | a batch that workers do not give in time is a WorkerError |
     | multiprocessing_context, persistent_workers | as torch's DataLoader, for processes |
+    | skip_corrupt | True, or types of errors: a sample that raises one is replaced, and listed in `skipped` |
 
     `for batch in loader` serves one epoch; the next `for` the next one. A loop that is broken off and a new one start
     the same epoch over (or, if it got nothing yet, where it began). `state_dict()` counts what the consumer got;
@@ -69,6 +71,7 @@ class StatefulDataLoader:
         timeout_s: float | None = None,
         persistent_workers: bool = False,
         prefetch_bytes: int | None = None,
+        skip_corrupt: bool | tuple[type[Exception], ...] = False,
     ) -> None:
         if local_batch_size is not None and global_batch_size is not None:
             raise ValueError("give local_batch_size or global_batch_size, not both")
@@ -106,6 +109,8 @@ class StatefulDataLoader:
             pin_memory=pin_memory,
         )
         self._ordered = ShuffledDataset(dataset, shuffle_seed or 0) if shuffle else dataset
+        self._corrupt = corrupt_errors(skip_corrupt)
+        self._skipped = SkippedItems()
         self._owns_dataset = False
         self._plan_made: StepPlan | None = None
         self._settings_made: tuple[dict[str, Any], str] | None = None
@@ -213,6 +218,15 @@ class StatefulDataLoader:
         """Rows of the epoch that `iter()` begins in, for all ranks together."""
         return self._plan().rows(self._restart().epoch)
 
+    @property
+    def skipped(self) -> list[Skipped]:
+        """The samples that skip_corrupt replaced in this process, in the order met, each once.
+
+        Batches that were made ahead count, and what worker processes met comes with their batches. It is not part of
+        the state. Excluding these items from the dataset makes it permanent.
+        """
+        return list(self._skipped)
+
     def set_epoch(self, epoch: int) -> None:
         """Begin the next `iter()` at the start of this epoch. Nothing changes when it is in this epoch anyway, so a
         call after load_state_dict keeps the position."""
@@ -277,7 +291,10 @@ class StatefulDataLoader:
 
     def _source(self) -> BatchSource:
         if self._source_made is None:
-            self._source_made = BatchSource(self._ordered, self.collate_fn, self._plan(), self._parallel)
+            dataset, record = self._ordered, self._skipped if self._corrupt else None
+            if record is not None:
+                dataset = skipping(dataset, self._corrupt, record)
+            self._source_made = BatchSource(dataset, self.collate_fn, self._plan(), self._parallel, record)
         return self._source_made
 
     def _mover(self) -> DeviceMover | None:

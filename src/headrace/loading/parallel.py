@@ -15,6 +15,7 @@ from headrace.loading.sampler import LeafSampler
 from headrace.loading.steps import StepPlan, leaf_of, locate
 from headrace.loading.workers import WorkerPool
 from headrace.planning import Cursor
+from headrace.views.skipping import SkippedItems
 
 __all__ = ["BatchSource", "Parallel", "at_least"]
 
@@ -53,15 +54,24 @@ class Parallel:
 
 
 class BatchSource:
-    """Iterators over one rank's batches. Keeps worker processes between them where that is asked for."""
+    """Iterators over one rank's batches. Keeps worker processes between them where that is asked for.
+
+    Where dataset replaces samples that cannot be decoded, skipped is the record that it notes them in.
+    """
 
     def __init__(
-        self, dataset: Any, collate_fn: Callable[[Sequence[Any]], Any] | None, plan: StepPlan, parallel: Parallel
+        self,
+        dataset: Any,
+        collate_fn: Callable[[Sequence[Any]], Any] | None,
+        plan: StepPlan,
+        parallel: Parallel,
+        skipped: SkippedItems | None = None,
     ) -> None:
         self._dataset = dataset
         self._make = BatchMaker(leaf_of(dataset), collate_fn)
         self._plan = plan
         self._parallel = parallel
+        self._skipped = skipped
         self._workers: WorkerPool | None = None
 
     def batches(self, start: Cursor) -> Iterator[Any]:
@@ -98,6 +108,7 @@ class BatchSource:
                 self._make,
                 sampler,
                 plan.rank,
+                self._skipped,
                 num_workers=parallel.num_workers,
                 prefetch_factor=-(-parallel.prefetch // parallel.num_workers) or None,
                 multiprocessing_context=parallel.multiprocessing_context,

@@ -10,19 +10,21 @@ from dataclasses import dataclass
 from itertools import islice
 from multiprocessing.connection import wait
 from multiprocessing.reduction import ForkingPickler
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 import torch.utils.data
+from numpy.typing import NDArray
 from torch.utils.data._utils import signal_handling
 
 from headrace.errors import WorkerError
 from headrace.loading.batches import BatchMaker, named_items
 from headrace.loading.sampler import ElasticBatchSampler
 from headrace.planning import Cursor, derive_seed
+from headrace.views.skipping import Skipped, SkippedItems
 
-__all__ = ["Failure", "WorkerDataset", "WorkerPool"]
+__all__ = ["Failure", "Reported", "WorkerDataset", "WorkerPool"]
 
 _DEATH_S = 1.0
 
@@ -41,16 +43,24 @@ class Failure:
         return WorkerError(f"{self.kind}: {self.text}\nwhile loading samples {named_items(self.items)}\n\n{self.trace}")
 
 
-class WorkerDataset(torch.utils.data.Dataset[Any]):
-    """What a worker holds: an item of it is a whole batch, or the Failure met instead."""
+class Reported(NamedTuple):
+    """A batch, and which of its samples were skipped. A tuple, so that torch pins what is in it."""
 
-    def __init__(self, make: BatchMaker) -> None:
+    batch: Any
+    skipped: Sequence[Skipped]
+
+
+class WorkerDataset(torch.utils.data.Dataset[Any]):
+    """What a worker holds: an item of it is a whole batch, one Reported, or the Failure met instead."""
+
+    def __init__(self, make: BatchMaker, skipped: SkippedItems | None = None) -> None:
         self._make = make
+        self._skipped = skipped
 
     def __getitems__(self, items: Sequence[int]) -> Any:
         """The collated batch of these items."""
         try:
-            batch = self._make(np.asarray(items, np.int64))
+            batch = self._made(np.asarray(items, np.int64))
             _Sendable().dump(batch)
             return batch
         except Exception as error:
@@ -58,6 +68,14 @@ class WorkerDataset(torch.utils.data.Dataset[Any]):
 
     def __getitem__(self, item: int) -> Any:
         return self.__getitems__([item])
+
+    def _made(self, items: NDArray[np.int64]) -> Any:
+        if self._skipped is None:
+            return self._make(items)
+        # With each batch again: one that nobody gets to see, since its loop was broken off, tells nobody.
+        with self._skipped.reporting() as met:
+            batch = self._make(items)
+        return Reported(batch, tuple(met.values())) if met else batch
 
 
 class _Nothing:
@@ -87,17 +105,26 @@ class _Sendable(ForkingPickler):
 
 
 class WorkerPool:
-    """torch's DataLoader over a BatchMaker and a sampler; options are torch's."""
+    """torch's DataLoader over a BatchMaker and a sampler; options are torch's. What the workers skip is added to
+    skipped, which is that of the BatchMaker's dataset."""
 
-    def __init__(self, make: BatchMaker, sampler: ElasticBatchSampler, rank: int, **options: Any) -> None:
+    def __init__(
+        self,
+        make: BatchMaker,
+        sampler: ElasticBatchSampler,
+        rank: int,
+        skipped: SkippedItems | None = None,
+        **options: Any,
+    ) -> None:
         self._sampler = sampler
+        self._skipped = skipped
         self._rank = rank
         # torch draws the seed of its workers from the process's generator, and so changes what a model draws next.
         self._generator = torch.Generator()
         self._num_workers: int = options["num_workers"]
         self._keep: bool = options["persistent_workers"]
         self._loader: Any = torch.utils.data.DataLoader(
-            WorkerDataset(make), batch_sampler=sampler, collate_fn=_as_is, generator=self._generator, **options
+            WorkerDataset(make, skipped), batch_sampler=sampler, collate_fn=_as_is, generator=self._generator, **options
         )
 
     def batches(self, start: Cursor) -> Iterator[Any]:
@@ -129,7 +156,7 @@ class WorkerPool:
                 if isinstance(batch, Failure):
                     raise batch.error()
                 received += 1
-                yield batch
+                yield self._noted(batch)
         finally:
             if not keep:
                 self.close(iterator)
@@ -142,6 +169,13 @@ class WorkerPool:
             if running is not None:
                 _unwatch(running)
                 running._shutdown_workers()
+
+    def _noted(self, batch: Any) -> Any:
+        if self._skipped is None or not isinstance(batch, Reported):
+            return batch
+        for skipped in batch.skipped:
+            self._skipped.add(skipped)
+        return batch.batch
 
     def _explained(self, error: Exception, iterator: Any, start: Cursor, received: int) -> WorkerError:
         """torch's error with the worker's number and process, and the samples it was at."""

@@ -34,7 +34,16 @@ from headrace.views.protocol import (
     with_base,
 )
 
-__all__ = ["CORRUPT", "Skipped", "SkippedItems", "SkippingDataset", "corrupt_errors", "is_corrupt", "with_leaves"]
+__all__ = [
+    "CORRUPT",
+    "Skipped",
+    "SkippedItems",
+    "SkippingDataset",
+    "corrupt_errors",
+    "is_corrupt",
+    "skipping",
+    "with_leaves",
+]
 
 CORRUPT: tuple[type[Exception], ...] = (CorruptShardError, ValueError, KeyError, EOFError, struct.error, zlib.error)
 _FAMILIES = (HeadraceError, OSError, MemoryError)
@@ -247,6 +256,11 @@ class SkippingDataset:
         return self.base.shard_lengths
 
     @property
+    def shard_items(self) -> Any:
+        """The base's; AttributeError where it has no shards."""
+        return self.base.shard_items
+
+    @property
     def sort_keys(self) -> Callable[[Int64s], Any]:
         """The base's; AttributeError where it has none."""
         return self.base.sort_keys  # type: ignore[no-any-return]
@@ -301,6 +315,15 @@ class SkippingDataset:
     def _why_none(self) -> str:
         no_longer = " that are no longer" if self.fit else ""
         return f"of {len(self)} samples, none of the {_TRIED} candidates{no_longer} can be decoded either"
+
+
+def skipping(dataset: Any, kinds: tuple[type[Exception], ...], skipped: SkippedItems) -> Any:
+    """The same composition, in which a sample that raises one of these kinds of errors is replaced and noted.
+
+    dataset stays as it is. Rows of packs and token budgets keep their bounds: their substitutes are no longer.
+    """
+    fit = is_windowed(dataset)
+    return with_leaves(dataset, lambda leaf, name: SkippingDataset(leaf, kinds, skipped, source=name, fit=fit))
 
 
 def with_leaves(dataset: Any, wrap: Callable[[Any, str], Any], source: str = "") -> Any:

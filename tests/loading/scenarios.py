@@ -1,0 +1,231 @@
+"""Datasets of every kind for the scenarios of epochs and resumes, and runs of them here or in a process of its own.
+
+At module level, so that worker processes and new interpreters find what is here: `python -c "import loading.scenarios;
+loading.scenarios.main()"` in the tests' folder reads a list of runs as JSON and writes what each gave.
+"""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from headrace import (
+    DocumentNumpyFormat,
+    DocumentStorage,
+    MDSWriter,
+    SampleDataset,
+    StatefulDataLoader,
+    StreamNumpyFormat,
+    StreamStorage,
+)
+from headrace.views import ShuffledDataset
+from loading.samples import Numbers, Slow
+
+TESTS = Path(__file__).parents[1]
+LENGTH = 4  # of a window
+
+PROCESSES = {"parallel_method": "process", "multiprocessing_context": "fork"}
+WORKERS = {
+    "alone": {},
+    "threads": {"num_workers": 3, "prefetch": 4},
+    "fork": {"num_workers": 2, "prefetch": 4, **PROCESSES},
+    "kept": {"num_workers": 2, "prefetch": 4, "persistent_workers": True, **PROCESSES},
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A dataset, and how to know its rows."""
+
+    build: Callable[[Path, int], Any]  # (a folder of its own, about so many samples) -> dataset; again: the same
+    ids: Callable[[Any], list]  # of one row, as `as_rows` makes it: the ids of the samples in it
+    shuffle: bool = True  # whether the loader shuffles: views order by themselves
+    repeats: bool = False  # whether an epoch may have an id twice
+    batches: bool = False  # whether a row is a batch
+
+
+def as_rows(samples):
+    """A collate function: the samples as JSON has them."""
+    return [plain(sample) for sample in samples]
+
+
+def plain(sample):
+    if isinstance(sample, dict):
+        return {name: plain(value) for name, value in sample.items()}
+    return sample.tolist() if hasattr(sample, "tolist") else sample
+
+
+def windows(folder, count):
+    storage = StreamStorage(folder, StreamNumpyFormat([("tokens", "<i4")]))
+    if not folder.exists():
+        tokens = np.arange(count * LENGTH, dtype=np.int32)
+        with storage.sync_writer() as writer:
+            for shard, part in enumerate(np.split(tokens, [len(tokens) // 7, len(tokens) // 7 + 1])):
+                writer.start(shard)
+                writer.append(shard, {"tokens": part})
+        storage.publish()
+    return storage.dataset(LENGTH)
+
+
+def window_ids(row):
+    begin = row["tokens"][0]
+    assert row["tokens"] == list(range(begin, begin + LENGTH))
+    return [begin // LENGTH]
+
+
+def documents(folder, count):
+    """Document i is its number, 1 to 9 times."""
+    storage = DocumentStorage(folder, DocumentNumpyFormat("<i4"))
+    if not folder.exists():
+        with storage.sync_writer() as writer:
+            for shard, numbers in enumerate(np.array_split(np.arange(count), 3)):
+                writer.start(shard)
+                for number in numbers.tolist():
+                    writer.append(shard, np.full(1 + number * 7 % 9, number, np.int32))
+        storage.publish()
+    return storage.dataset()
+
+
+def samples(folder, count):
+    if not folder.exists():
+        with MDSWriter(columns={"id": "int"}, out=folder, size_limit=200, hashes=["xxh64"]) as writer:
+            for number in range(count):
+                writer.write({"id": number})
+    return SampleDataset(folder)
+
+
+def dict_id(row):
+    return [row["id"]]
+
+
+CASES = {
+    "numbers": Case(lambda _, count: Numbers(count), dict_id),
+    "slow": Case(lambda _, count: Slow(count), dict_id),
+    "windows": Case(windows, window_ids),
+    "documents": Case(documents, lambda row: row[:1]),
+    "samples": Case(samples, dict_id),
+    "shuffled twice": Case(
+        lambda folder, count: ShuffledDataset(ShuffledDataset(documents(folder, count), 3), 4),
+        lambda row: row[:1],
+        shuffle=False,
+    ),
+}
+
+
+def loader(case, folder, count, rank=0, world_size=1, *, size=None, workers="alone", **options):
+    """A loader of the case's dataset for one rank; size is that of the global batch, None where rows are batches."""
+    of = CASES[case]
+    options.setdefault("shuffle", of.shuffle)
+    if options["shuffle"]:
+        options.setdefault("shuffle_seed", 5)
+    if not of.batches:
+        options["global_batch_size"] = size
+    return StatefulDataLoader(
+        of.build(Path(folder) / case, count),
+        as_rows,
+        device="cpu",
+        rank=rank,
+        world_size=world_size,
+        **WORKERS[workers],
+        **options,
+    )
+
+
+class Job:
+    """Loaders of all ranks, run side by side."""
+
+    def __init__(self, case, folder, count, world_size=1, state=None, **options):
+        self.batches = CASES[case].batches
+        self.loaders = [loader(case, folder, count, rank, world_size, **options) for rank in range(world_size)]
+        for one in self.loaders:
+            if state is not None:
+                one.load_state_dict(state)
+        self._endless = [self._on_and_on(one) for one in self.loaders]
+
+    def epoch(self):
+        """The global batches of the next epoch, or of the rest of this one; all ranks make equally many steps."""
+        return self._together([[self._rows(batch) for batch in one] for one in self.loaders])
+
+    def run(self, steps):
+        """So many more global batches, however many epochs they are in."""
+        return self._together([list(islice(one, steps)) for one in self._endless])
+
+    def state(self):
+        """The state, which every rank says alike."""
+        states = [one.state_dict() for one in self.loaders]
+        assert all(state == states[0] for state in states)
+        return json.loads(json.dumps(states[0]))
+
+    def close(self):
+        for one in self.loaders:
+            one.close()
+
+    def _rows(self, batch):
+        return [batch] if self.batches else batch
+
+    def _on_and_on(self, one):
+        while True:
+            batch = None
+            for batch in one:
+                yield self._rows(batch)
+            assert batch is not None, "an epoch without a batch"
+
+    @staticmethod
+    def _together(ranks):
+        steps = []
+        for parts in zip(*ranks, strict=True):
+            rows = [None] * sum(map(len, parts))
+            for rank, part in enumerate(parts):
+                rows[rank :: len(parts)] = part
+            steps.append(rows)
+        return steps
+
+
+def run(task):
+    """{case, folder, count, world_size, ..., state or state_file, steps or epochs} -> {batches, state}."""
+    task = dict(task)
+    steps, epochs, file = (task.pop(name, None) for name in ("steps", "epochs", "state_file"))
+    if file is not None:
+        task["state"] = torch.load(file, weights_only=True)
+    job = Job(**task)
+    batches = job.run(steps) if epochs is None else [job.epoch() for _ in range(epochs)]
+    found = {"batches": batches, "state": job.state()}
+    job.close()
+    return found
+
+
+def in_a_new_process(tasks, timeout=100):
+    """run() of each of them, in a fresh interpreter."""
+    done = subprocess.run(
+        [sys.executable, "-c", "import loading.scenarios; loading.scenarios.main()"],
+        cwd=TESTS,
+        input=json.dumps(tasks),
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def main():
+    """What in_a_new_process() runs."""
+    torch.set_num_threads(1)
+    print(json.dumps([run(task) for task in json.loads(sys.stdin.read())]))
+
+
+def flat(batches):
+    """The rows of all batches."""
+    return [row for batch in batches for row in batch]
+
+
+def ids(case, batches):
+    """The ids of all samples in these batches, in order."""
+    return [one for row in flat(batches) for one in CASES[case].ids(row)]

@@ -1,6 +1,7 @@
 """A selected view: a part of a dataset, however it is named, in the dataset's order, in every epoch."""
 
 import pickle
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -193,3 +194,23 @@ def test_a_part_survives_pickling():
         copied = pickle.loads(pickle.dumps(view))
         assert list(copied) == list(view)
         assert copied.settings == view.settings
+
+
+def test_a_pooled_shuffle_reads_the_chosen_samples_of_few_shards_at_a_time():
+    class Sharded(list):
+        shard_items = (0, 30, 20, 0, 50)
+
+    base = Sharded(range(100))
+    for keep in ([], range(100), range(0, 100, 7), range(30, 50)):
+        view = SelectedDataset(base, keep)
+        edges = np.cumsum([0, *base.shard_items])
+        assert view.shard_items.tolist() == [
+            sum(begin <= item < end for item in keep) for begin, end in pairwise(edges.tolist())
+        ]
+    view = SelectedDataset(SelectedDataset(base, range(0, 100, 2)), exclude=[0])
+    assert view.shard_items.tolist() == [0, 14, 10, 0, 25]
+    pooled = ShuffledDataset(view, 1, scope="pooled", pool_items=10)
+    assert sorted(pooled) == list(range(2, 100, 2))
+    assert WithLengths(base, range(100)).shard_items == base.shard_items
+    assert not hasattr(SelectedDataset(LETTERS, [1]), "shard_items")
+    assert not hasattr(SelectedDataset(ShuffledDataset(base, 1), [1]), "shard_items")

@@ -165,6 +165,11 @@ class Selection:
             case _:
                 return self._bits_before(items.reshape(-1)).reshape(items.shape)
 
+    def before(self, edges: _Ints) -> _Ints:
+        """As rank(), for places between items: num_items is one, with all chosen items before it."""
+        inside = edges < self.num_items
+        return np.where(inside, self.rank(np.where(inside, edges, 0)), self._count) if self.num_items else edges * 0
+
     def holds(self, items: _Ints) -> NDArray[np.bool_]:
         """Whether each of these items is chosen, of the same shape; IndexError outside range(num_items)."""
         items = _inside(items, self.num_items, "item", "items")

@@ -74,6 +74,14 @@ class SelectedDataset(View):
         return epochs[chosen] * len(self.selection) + self.selection.rank(items[chosen])
 
     @property
+    def shard_items(self) -> Int64s:
+        """The chosen samples of each shard of the base, for a pooled shuffle above; AttributeError without shards."""
+        items = getattr(self.base, "shard_items", getattr(self.base, "shard_lengths", None))
+        if items is None or int(np.sum(items)) != self.selection.num_items:
+            raise AttributeError(f"{type(self.base).__name__} does not name the samples of its shards")
+        return np.diff(self.selection.before(np.cumsum(items, dtype=np.int64)), prepend=0)
+
+    @property
     def own_settings(self) -> Mapping[str, Setting]:
         """A digest of what is chosen, the same whichever way it was given, and how many."""
         return {"selected": self.selection.digest, "num_selected": len(self.selection)}

@@ -17,8 +17,9 @@ __all__ = ["WithLengths"]
 class WithLengths:
     """dataset as it is, and lengths, of shape (len(dataset),), for the views that plan by length.
 
-    A sample's length is what a plan counts: tokens of a document, say. Views go above: a dataset that orders itself is
-    refused with OrderError. OptionError for lengths of another shape or below 0, TypeError for what is no integer.
+    A sample's length is what a plan counts: tokens of a document, say. Sort keys of the dataset are left out: a buffer
+    sort above goes by these lengths. Views go above: a dataset that orders itself is refused with OrderError.
+    OptionError for lengths of another shape or below 0, TypeError for what is no integer.
     """
 
     def __init__(self, dataset: MapDataset, lengths: ArrayLike) -> None:
@@ -50,6 +51,16 @@ class WithLengths:
     def lengths_at(self, items: Int64s) -> Int64s:
         """The lengths of the samples with these numbers."""
         return self.lengths[items]
+
+    @property
+    def shard_items(self) -> Any:
+        """The dataset's own, for a pooled shuffle above."""
+        return self.dataset.shard_items  # type: ignore[attr-defined]
+
+    @property
+    def shard_lengths(self) -> Any:
+        """The dataset's own, for a pooled shuffle above."""
+        return self.dataset.shard_lengths  # type: ignore[attr-defined]
 
     @cached_property
     def _digest(self) -> str:

@@ -146,6 +146,23 @@ def test_padded_batches_but_one_take_half_of_the_fullest_or_more_where_that_has_
         assert all(2 * size >= together[-1] for size in together[1:])
 
 
+@given(
+    st.lists(st.integers(1, 40), min_size=1, max_size=200),
+    st.integers(40, 400),
+    st.integers(2, 9),
+    st.sampled_from([(1, 0), (1, 0.1), (4, 1)]),
+)
+def test_the_mean_imbalance_of_padded_batches_is_within_the_bound_and_falls_with_the_number_of_steps(
+    lengths, max_tokens, per_step, cost
+):
+    planned = plan(lengths, max_tokens, per_step, cost=cost)
+    num_steps = planned.num_rows // per_step
+    if int(planned.taken.max()) > max(lengths):  # no sample is longer than what a batch of several may take
+        ratio = 2 * (1 + max(lengths) * cost[1] / cost[0])
+        bound = ((ratio - 1) * per_step + 1) / ((per_step - 1) * num_steps)
+        assert planned.imbalances(per_step).mean() <= bound + 1e-6
+
+
 def test_lengths_and_budget_of_the_bucket_cap_scenario():
     lengths = [10] * 50 + [60] * 5 + [150]
     random.Random(1).shuffle(lengths)

@@ -94,6 +94,8 @@ _ROOMS = {
     "headrace.views": (
         "BufferSortedDataset",
         "DatasetImplementingSortKeyProtocol",
+        "LinearSchedule",
+        "MixedDataset",
         "PackedBatch",
         "PackedDataset",
         "Plan",
@@ -101,6 +103,7 @@ _ROOMS = {
         "ShardIndexingMode",
         "ShardedDataset",
         "ShuffledDataset",
+        "TokenBudgetBatches",
         "WithLengths",
     ),
 }
@@ -127,11 +130,13 @@ __all__ = [
     "Encoding",
     "HeadraceError",
     "JSONWriter",
+    "LinearSchedule",
     "LocalDataset",
     "LocalStore",
     "MDSWriter",
     "Manifest",
     "MemoryStore",
+    "MixedDataset",
     "MmapIO",
     "PackedBatch",
     "PackedDataset",
@@ -161,6 +166,7 @@ __all__ = [
     "StreamWithMetaStorage",
     "StreamWriter",
     "TSVWriter",
+    "TokenBudgetBatches",
     "UnfinishedDatasetError",
     "UnsafeDataError",
     "WindowBatch",
@@ -255,6 +261,8 @@ if TYPE_CHECKING:
     from headrace.views import (
         BufferSortedDataset,
         DatasetImplementingSortKeyProtocol,
+        LinearSchedule,
+        MixedDataset,
         PackedBatch,
         PackedDataset,
         Plan,
@@ -262,6 +270,7 @@ if TYPE_CHECKING:
         ShardedDataset,
         ShardIndexingMode,
         ShuffledDataset,
+        TokenBudgetBatches,
         WithLengths,
     )
 

@@ -4,6 +4,8 @@
     shuffle.py       endless positions in shuffled epochs
     selection.py     a part of the items: the k-th of them, and how many come before an item
     buckets.py       samples of like length beside one another, inside one window
+    mixture.py       which source stands at which position; upon splits, proportions, schedule and legs
+    recipe.py        what decides a mixture, also as text that a state can carry
     partition.py     rows of a global batch to ranks: the only place where rank and world size appear
     packing.py       documents into rows of at most so many tokens
     segments.py      position ids, segment ids and cumulative lengths of documents in rows

@@ -28,11 +28,13 @@ __all__ = ["Leg", "Legs"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Leg:
-    """Positions start to end (None: without end), the counts of each source before it, and the weights dealt by."""
+    """Positions start to end (None: without end), the counts of each source before it, the exact shares that hold in
+    it, and the weights that its draws are dealt by."""
 
     start: int
     end: int | None
     drawn: tuple[int, ...]
+    shares: tuple[int, ...]
     weights: tuple[int, ...]
 
 
@@ -114,6 +116,19 @@ class Legs:
         dealt = self._splits(leg).counts(position - leg.start)
         return [before + now for before, now in zip(leg.drawn, dealt, strict=True)]
 
+    def targets(self, position: int) -> list[int]:
+        """The exact share of each source in the first `position` root draws, in 1 / UNIT of a draw."""
+        targets = [count * UNIT for count in self._first_drawn]
+        if position == self.start:
+            return targets
+        known = self._covering(position if position < self.start else position - 1)
+        for leg in known.legs:
+            if leg.start >= position:
+                break
+            length = (position if leg.end is None else min(position, leg.end)) - leg.start
+            targets = [target + length * share for target, share in zip(targets, leg.shares, strict=True)]
+        return targets
+
     def number_of(self, source: int, draw: int) -> int | None:
         """The root draw that is this draw of source; None where it never comes (or came before the first leg)."""
         if draw < self._first_drawn[source]:
@@ -169,14 +184,13 @@ class Legs:
         start, drawn = known.position, tuple(known.drawn)
         length = self._length(known, shares, caps)
         if length is None or start + length > MAX_ITEMS:
-            return replace(
-                known, legs=[*known.legs, Leg(start, None, drawn, tuple(shares))], starts=[*known.starts, start]
-            )
+            leg = Leg(start, None, drawn, tuple(shares), tuple(shares))
+            return replace(known, legs=[*known.legs, leg], starts=[*known.starts, start])
         targets = [ahead + length * share for ahead, share in zip(known.ahead, shares, strict=True)]
         counts = quotas(targets, caps, length)
         someone_left = any(count and count == cap for count, cap in zip(counts, caps, strict=True))
         return _Known(
-            [*known.legs, Leg(start, start + length, drawn, tuple(counts))],
+            [*known.legs, Leg(start, start + length, drawn, tuple(shares), tuple(counts))],
             [*known.starts, start],
             start + length,
             [before + now for before, now in zip(drawn, counts, strict=True)],

@@ -7,6 +7,9 @@ row, and come last.
 """
 
 from headrace.views.buffer_sorted import BufferSortedDataset, DatasetImplementingSortKeyProtocol
+from headrace.views.mixed import MixedDataset
+from headrace.views.mixture_options import LinearSchedule
+from headrace.views.mixture_report import MixtureReport, SourceReport
 from headrace.views.packed import PackedDataset
 from headrace.views.packed_rows import PackedBatch
 from headrace.views.plan import Origins, Plan
@@ -31,7 +34,10 @@ from headrace.views.with_lengths import WithLengths
 __all__ = [
     "BufferSortedDataset",
     "DatasetImplementingSortKeyProtocol",
+    "LinearSchedule",
     "MapDataset",
+    "MixedDataset",
+    "MixtureReport",
     "Origins",
     "PackedBatch",
     "PackedDataset",
@@ -40,6 +46,7 @@ __all__ = [
     "ShardIndexingMode",
     "ShardedDataset",
     "ShuffledDataset",
+    "SourceReport",
     "TokenBudgetBatches",
     "View",
     "WindowedDataset",

@@ -1,0 +1,341 @@
+"""Several datasets as one, in exact proportions, each in epochs of its own."""
+
+import copy
+import operator
+from collections.abc import Iterator, Mapping, Sequence
+from fractions import Fraction
+from hashlib import blake2b
+from typing import Any, ClassVar, NamedTuple
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.errors import OptionError
+from headrace.planning import derive_seed
+from headrace.planning.mixture import MixturePlan
+from headrace.planning.proportions import UNIT
+from headrace.planning.recipe import Recipe, encode_counts
+from headrace.views.mixed_batch import joined
+from headrace.views.mixture_options import Exhausted, LinearSchedule, MixtureOptions, Unit, Weights, recipe_of
+from headrace.views.mixture_report import MixtureReport, report_of
+from headrace.views.options import whole_number
+from headrace.views.protocol import (
+    Int64s,
+    MapDataset,
+    Setting,
+    checked_base,
+    dataset_settings,
+    fetch,
+    is_ordered,
+    lengths_at,
+    mean_length,
+    sort_keys_at,
+)
+from headrace.views.shuffled import ShuffledDataset
+
+__all__ = ["Drawn", "MixedDataset"]
+
+
+class Drawn(NamedTuple):
+    """What is drawn from one source."""
+
+    name: str
+    dataset: Any  # the source in its order; it takes endless positions
+    draws: Int64s  # (k,) its endless positions
+    places: Int64s  # (k,) where each belongs among the positions that were asked for
+
+
+class MixedDataset:
+    """sources, drawn in the proportions of weights; each goes through its samples before one of them comes again.
+
+    weights are numbers by name or in the order of the sources; None follows their sizes, so that an epoch has every
+    sample once. A source with weight 0 is never opened. Counts are exact: within 2 draws of the share at the edge of
+    each block of 256 positions, and at the end of an epoch by sizes. A source that is a view keeps its order, any other
+    is shuffled anew in each of its epochs.
+
+    | option | |
+    | --- | --- |
+    | schedule | weights by position of the run: [(0, weights), (10**6, weights), ...], or a LinearSchedule of such |
+    | unit | "tokens": weights are shares of tokens, by the sources' mean lengths |
+    | epoch_size | positions an epoch; default: as many samples as the sources with a weight have |
+    | exhausted | "stop_first", "stop_all": an epoch ends when one source, or each, has been through once |
+    | max_epochs | how often a source may be gone through in all, a number or numbers by name; it then leaves |
+
+    `mixed[i]` is item i of epoch 0; `draws`, `lengths_at` and `__getitems__` take endless positions. OptionError and
+    TypeError for options that mean nothing, OrderError for a mixture that cannot be.
+    """
+
+    ordered: ClassVar[bool] = True
+    same_each_epoch: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        sources: Mapping[str, MapDataset],
+        weights: Weights | None = None,
+        seed: int = 0,
+        *,
+        schedule: Sequence[tuple[int, Weights]] | LinearSchedule | None = None,
+        unit: Unit = "samples",
+        epoch_size: int | None = None,
+        exhausted: Exhausted = "repeat",
+        max_epochs: int | Mapping[str, int] | None = None,
+    ) -> None:
+        if not isinstance(sources, Mapping) or not all(isinstance(name, str) for name in sources):
+            raise TypeError("sources are a mapping of names to datasets")
+        if not sources:
+            raise OptionError("sources", {}, "one dataset at least")
+        self.sources: dict[str, Any] = dict(sources)
+        self.options = MixtureOptions.checked(
+            tuple(self.sources),
+            weights,
+            schedule,
+            seed=seed,
+            unit=unit,
+            epoch_size=epoch_size,
+            exhausted=exhausted,
+            max_epochs=max_epochs,
+        )
+        self._list = list(self.sources.values())
+        for source in self.options.weighted():
+            checked_base(self._list[source], type(self).__name__)
+        self.recipe, self._chosen = recipe_of(self.options, self._list)
+        self._forget()
+
+    def _forget(self) -> None:
+        self._plan: MixturePlan | None = None
+        self._asked: dict[int, Any] = {}
+        self._settings: dict[str, Setting] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name not in ("_plan", "_asked", "_settings")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._forget()
+
+    def __repr__(self) -> str:
+        names = [*map(repr, list(self.sources)[:4]), *(["..."] if len(self.sources) > 4 else [])]
+        return f"MixedDataset({{{', '.join(names)}}}, {len(self)} an epoch, seed={self.recipe.seed})"
+
+    def __len__(self) -> int:
+        return self.recipe.epoch_size
+
+    @property
+    def names(self) -> list[str]:
+        """The sources' names; draws() numbers them in this order."""
+        return list(self.sources)
+
+    @property
+    def seed(self) -> int:
+        """The seed of the blocks, and of the shuffles of sources without an order."""
+        return self.recipe.seed
+
+    @property
+    def first_position(self) -> int:
+        """The first endless position that there is: 0, or where a mixture was changed."""
+        return self.recipe.start
+
+    @property
+    def plan(self) -> MixturePlan:
+        """The order, in numbers of the sources that have a weight."""
+        if self._plan is None:
+            self._plan = self.recipe.plan()
+        return self._plan
+
+    def draws(self, positions: Int64s) -> tuple[Int64s, Int64s]:
+        """The number of the source at each of these endless positions, and which of its draws it is; (n,) both.
+
+        A source's draw is an endless position of it: its own epoch and index follow by divmod. IndexError for negative
+        positions and in an empty mixture, OrderError for those before a change or behind the end that max_epochs sets.
+        """
+        given = np.asarray(positions)
+        if not self._chosen:
+            if given.size:
+                raise IndexError(f"position {int(given.flat[0])} is outside a mixture of 0 samples")
+            return np.empty(0, np.int64), np.empty(0, np.int64)
+        found, draws = self.plan.draws(given)
+        return np.array(self._chosen, np.int64)[found], draws
+
+    def drawn(self, positions: Int64s) -> Iterator[Drawn]:
+        """What is drawn at these endless positions, source by source; each keeps the order of the positions."""
+        sources, draws = self.draws(positions)
+        by_source = np.argsort(sources, kind="stable")
+        sorted_sources = sources[by_source]
+        begins = np.flatnonzero(np.diff(sorted_sources, prepend=-1))
+        names = self.names
+        for begin, end in zip(begins.tolist(), [*begins[1:].tolist(), len(sources)], strict=True):
+            source = int(sorted_sources[begin])
+            places = by_source[begin:end]
+            yield Drawn(names[source], self._asked_at(source), draws[places], places)
+
+    def asked(self, name: str) -> Any:
+        """The source in the order it is drawn in: itself if it is a view, else shuffled. Takes endless positions."""
+        return self._asked_at(self.names.index(name))
+
+    def __getitems__(self, positions: Sequence[int] | NDArray[np.int64]) -> Sequence[Any]:
+        """The samples at these endless positions, as one batch: one read a source, of those that are drawn."""
+        parts, places = [], []
+        for part in self.drawn(np.asarray(positions)):
+            try:
+                samples = fetch(part.dataset, part.draws)
+            except Exception as error:
+                error.add_note(f"in source {part.name!r} of a mixture")
+                raise
+            if len(samples) != len(part.draws):
+                raise ValueError(f"source {part.name!r} gave {len(samples)} samples for {len(part.draws)}")
+            parts.append(samples)
+            places.append(part.places)
+        return joined(parts, places) if parts else []
+
+    def __getitem__(self, index: int | slice) -> Any:
+        """Sample index of epoch 0, negative from the end; a slice gives a sequence of samples. IndexError outside."""
+        length = len(self)
+        if isinstance(index, slice):
+            return self.__getitems__(np.arange(*index.indices(length), dtype=np.int64))
+        number = operator.index(index)
+        if not -length <= number < length:
+            raise IndexError(f"index {number} is outside a dataset of {length} samples")
+        return self.__getitems__(np.array([number % length], np.int64))[0]
+
+    def lengths_at(self, positions: Int64s) -> Int64s:
+        """The lengths of the samples at these endless positions; TypeError where a drawn source has none."""
+        lengths = np.empty(len(positions), np.int64)
+        for part in self.drawn(np.asarray(positions)):
+            lengths[part.places] = lengths_at(part.dataset, part.draws)
+        return lengths
+
+    @property
+    def lengths(self) -> Int64s:
+        """The lengths of the samples of epoch 0, in its order; AttributeError where a source has none."""
+        try:
+            return self.lengths_at(np.arange(len(self), dtype=np.int64))
+        except TypeError as error:  # what hasattr() asks for
+            raise AttributeError(str(error)) from error
+
+    @property
+    def mean_length(self) -> Fraction:
+        """The mean length of what an epoch draws, as far as whole epochs of the sources tell."""
+        counts = self._counts(self.recipe.start + len(self))
+        before = self._counts(self.recipe.start)
+        total = sum(
+            (after - first) * mean_length(self._list[source])
+            for source, first, after in zip(self._chosen, before, counts, strict=True)
+        )
+        return Fraction(total, len(self)) if len(self) else Fraction(0)
+
+    def sort_keys_at(self, positions: Int64s) -> Any:
+        """What the samples at these endless positions are sorted by: an array where all sources have arrays, else a
+        list."""
+        parts = [(sort_keys_at(part.dataset, part.draws), part.places) for part in self.drawn(np.asarray(positions))]
+        if parts and all(isinstance(keys, np.ndarray) and keys.ndim == 1 for keys, _ in parts):
+            merged = np.empty(len(positions), np.result_type(*(keys for keys, _ in parts)))
+            for keys, places in parts:
+                merged[places] = keys
+            return merged
+        listed: list[Any] = [None] * len(positions)
+        for keys, places in parts:
+            for place, key in zip(places.tolist(), keys, strict=True):
+                listed[place] = key
+        return listed
+
+    def positions_of(self, name: str, draws: Int64s) -> Int64s:
+        """The endless positions of these draws of a source; those that never come are left out."""
+        number = self.names.index(name)
+        if number not in self._chosen:
+            return np.empty(0, np.int64)
+        found = self.plan.positions_of([self._chosen.index(number)] * len(draws), draws)
+        return found[found >= 0]
+
+    def draws_before(self, position: int) -> dict[str, int]:
+        """How often each source was drawn before an endless position, which may be the end of the order."""
+        counts = dict.fromkeys(self.sources, 0)
+        for name, count in self.recipe.departed:
+            if name in counts:
+                counts[name] = count
+        for source, count in zip(self._chosen, self._counts(position), strict=True):
+            counts[self.names[source]] = count
+        return counts
+
+    def report(self, position: int) -> MixtureReport:
+        """What each source was to be drawn before a position, what it was, and the epochs and tokens of that."""
+        position = whole_number("position", position, least=0)
+        counts = self.draws_before(position)
+        targets = dict.fromkeys(self.sources, Fraction(0))
+        if self._chosen:
+            exact = self.plan.legs.targets(position)
+            targets.update(zip(self.recipe.names, (Fraction(share, UNIT) for share in exact), strict=True))
+        lengths: dict[str, int] = dict(zip(self.recipe.names, self.recipe.lengths, strict=True))
+        means = [_known_mean(self.sources[name]) if name in lengths else Fraction(0) for name in self.sources]
+        rows = [(name, targets[name], counts[name], lengths.get(name)) for name in self.sources]
+        return report_of(position, len(self), rows, means)
+
+    def continued(self, position: int, drawn: Mapping[str, int]) -> "MixedDataset":
+        """The same mixture from an endless position on, where each source had been drawn so often by then.
+
+        Sources that `drawn` does not name begin anew. What it says of others is kept, for when they come back.
+        Positions before this one raise OrderError. Schedules and max_epochs count from the run's start, as ever.
+        """
+        position = whole_number("position", position, least=0, below=1 << 62)
+        checked = {str(name): whole_number(f"drawn[{name!r}]", count, least=0) for name, count in drawn.items()}
+        here = set(self.recipe.names)
+        later = copy.copy(self)
+        later.recipe = Recipe(
+            **{
+                **self.recipe.__dict__,
+                "start": position,
+                "drawn": tuple(checked.get(name, 0) for name in self.recipe.names),
+                "departed": tuple((name, count) for name, count in checked.items() if count and name not in here),
+            }
+        )
+        later._forget()
+        return later
+
+    def with_sources(self, sources: Mapping[str, Any]) -> "MixedDataset":
+        """The same mixture over other datasets of the same names, which must have the same samples."""
+        copied = copy.copy(self)
+        copied.sources = {name: sources[name] for name in self.sources}
+        copied._list = list(copied.sources.values())
+        copied._forget()
+        return copied
+
+    @property
+    def settings(self) -> dict[str, Setting]:
+        """What decides the samples: a digest, and in short texts what a state needs to go on under other weights."""
+        if self._settings is None:
+            recipe = self.recipe
+            below = [dataset_settings(self._list[source]) for source in self._chosen]
+            text = msgspec.json.encode(below, order="sorted")
+            settings: dict[str, Setting] = {
+                "mixture": recipe.digest(blake2b(text, digest_size=16).hexdigest()),
+                "mixture_sources": len(recipe.names),
+                "mixture_seed": recipe.seed,
+                "epoch_size": recipe.epoch_size,
+            }
+            if recipe.start or any(recipe.drawn):
+                settings["mixture_from"] = recipe.start
+                settings["mixture_drawn"] = encode_counts(recipe.drawn)
+            plan = recipe.encoded()
+            if plan is not None:
+                settings["mixture_plan"] = plan
+            self._settings = settings
+        return dict(self._settings)
+
+    def _counts(self, position: int) -> list[int]:
+        return self.plan.counts(position) if self._chosen else []
+
+    def _asked_at(self, source: int) -> Any:
+        asked = self._asked.get(source)
+        if asked is None:
+            dataset = self._list[source]
+            if not is_ordered(dataset):
+                dataset = ShuffledDataset(dataset, derive_seed(self.recipe.seed, "source", self.names[source]))
+            asked = self._asked[source] = dataset
+        return asked
+
+
+def _known_mean(source: Any) -> Fraction | None:
+    try:
+        return mean_length(source)
+    except TypeError:
+        return None

@@ -53,7 +53,8 @@ class BatchMaker:
 
     def _empty(self) -> Any:
         if isinstance(self.collate_fn, Stack | StackSegments):
-            return self.collate_fn.empty(self._any_sample())
+            no_rows = getattr(self.dataset, "no_rows", None)  # of a packed dataset, which has batches, not just samples
+            return self.collate_fn.empty(self._any_sample()) if no_rows is None else self.collate_fn(no_rows())
         return self.collate_fn([])
 
     def _any_sample(self) -> Any:

@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 from headrace.errors import OptionError, OrderError
 from headrace.planning.packing import LONG_POLICIES, STRATEGIES, Long, PackedRows, Strategy, pack
 from headrace.planning.permutation import derive_seed
+from headrace.views.document_fields import TOKENS, DocumentFields, Fields
 from headrace.views.leaves import leaf_names, leaves_at
 from headrace.views.options import whole_number
-from headrace.views.packed_rows import TOKENS, Fields, PackedBatch, document_fields, joined, padding_of
+from headrace.views.packed_rows import PackedBatch, joined, padding_of
 from headrace.views.protocol import Int64s, MapDataset, Setting, fetch
 from headrace.views.windowed import WindowedDataset, WindowRows
 
@@ -37,8 +38,8 @@ class PackedDataset(WindowedDataset[PackedRows]):
     order of the rows of a window, except for "concat", which keeps the documents' order.
 
     Documents are arrays of tokens, or dicts with one under "tokens", "input_ids" or `field`. Their other arrays of
-    numbers, of the same length, go along under their names; field=("tokens", "mask") says which ones. pad_id stands
-    behind the documents of a row. docs/design/packing.md has the rules.
+    numbers, of the same length, go along under their names; field=("tokens", "mask") says which ones, and only those.
+    pad_id stands behind the documents of a row. docs/design/packing.md has the rules.
 
     OptionError for a value that means nothing, and TypeError for one of another type.
     """
@@ -66,9 +67,8 @@ class PackedDataset(WindowedDataset[PackedRows]):
         self.long: Long = long
         self.seed = whole_number("seed", seed)
         self.pad_id = whole_number("pad_id", pad_id)
-        self.field = None if field is None else (field,) if isinstance(field, str) else tuple(field)
-        if self.field is not None and (not self.field or not all(isinstance(name, str) for name in self.field)):
-            raise OptionError("field", field, "the name of the documents' tokens, or names with that one first")
+        self.field = field
+        self._fields_of = DocumentFields.of_option(field)
         self._sources: dict[str, int] | None = None
 
     def __repr__(self) -> str:
@@ -130,7 +130,7 @@ class PackedDataset(WindowedDataset[PackedRows]):
         """A batch of no rows, with the fields and types of a document."""
         if len(self.base) == 0:
             raise IndexError("a dataset of 0 documents does not tell their type")
-        first = document_fields(fetch(self.base, np.zeros(1, np.int64))[0], self.field)
+        first = self._fields_of(fetch(self.base, np.zeros(1, np.int64))[0])
         none = np.zeros(0, np.int64)
         return PackedBatch(
             {name: np.empty((0, self.sequence_length), array.dtype) for name, array in first.items()},
@@ -173,13 +173,13 @@ class PackedDataset(WindowedDataset[PackedRows]):
             for place, part in zip(
                 places[cut].tolist(), dataset.read_slices(items[cut], starts[cut], stops[cut]), strict=True
             ):
-                documents[place] = document_fields(part, self.field)
+                documents[place] = self._fields_of(part)
             items, starts, stops, lengths, places = (array[slow] for array in (items, starts, stops, lengths, places))
         samples = fetch(dataset, items)
         for sample, place, item, start, stop, length in zip(
             samples, *(array.tolist() for array in (places, items, starts, stops, lengths)), strict=True
         ):
-            fields = document_fields(sample, self.field)
+            fields = self._fields_of(sample)
             found = len(fields[TOKENS])
             if found > length:
                 raise ValueError(f"document {item} has {found} tokens, but its length was given as {length}")

@@ -1,8 +1,4 @@
-"""Rows of packed documents as they are read: a document's fields, and a batch of rows over a few arrays.
-
-documents     {"tokens": a b c, "mask": 1 1 0}   {"tokens": d e, "mask": 0 1}
-row           input_ids  a b c d e . .           mask  1 1 0 0 1 0 0          and the arrays of segment_arrays
-"""
+"""A batch of packed rows over a few arrays, and the joining of documents' fields to such arrays."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,16 +10,12 @@ from numpy.typing import NDArray
 
 from headrace.errors import OptionError
 from headrace.planning.segments import Segments, segment_arrays
+from headrace.views.document_fields import MADE, TOKENS, Fields
 from headrace.views.protocol import Int64s
 
-__all__ = ["PackedBatch", "document_fields", "joined"]
+__all__ = ["PackedBatch", "joined", "padding_of"]
 
-Fields = dict[str, NDArray[Any]]
-
-TOKENS = "input_ids"
 NO_LABEL = -100  # what torch's cross_entropy ignores
-_NAMES = ("tokens", TOKENS)
-_MADE = frozenset(["position_ids", "segment_ids", "cu_seqlens", "document_ids", "source_ids", "row_segments"])
 
 
 @dataclass(frozen=True)
@@ -108,9 +100,9 @@ class PackedBatch(Sequence[dict[str, Any]]):
         """A batch of samples that came from batches; ValueError for none, or of different lengths or fields."""
         if len(samples) == 0:
             raise ValueError("no samples to stack, and so no row length to give back")
-        names = [name for name in samples[0] if name not in _MADE]
+        names = [name for name in samples[0] if name not in MADE]
         for sample in samples:
-            if {name: np.shape(sample[name]) for name in sample if name not in _MADE} != {
+            if {name: np.shape(sample[name]) for name in sample if name not in MADE} != {
                 name: np.shape(samples[0][name]) for name in names
             }:
                 raise ValueError("packed rows have different lengths or fields; they cannot be stacked")
@@ -137,52 +129,6 @@ class PackedBatch(Sequence[dict[str, Any]]):
             self.document_ids[documents],
             None if self.source_ids is None else self.source_ids[documents],
         )
-
-
-def document_fields(document: Any, field: tuple[str, ...] | None) -> Fields:
-    """The arrays of a document, all of one length, its tokens first and under "input_ids".
-
-    document is an array of one dimension, or has named ones. field names the tokens, and behind them the only others
-    that go along; with one name, or None for tokens under "tokens" or "input_ids", every array of numbers goes along.
-    TypeError for what is no such document, ValueError for a missing field or one of another length.
-    """
-    if isinstance(document, np.ndarray) and document.dtype.names is not None:
-        document = {name: document[name] for name in document.dtype.names}
-    if not isinstance(document, Mapping):
-        tokens = document if isinstance(document, np.ndarray) else _numbers(document)
-        if tokens is None or tokens.ndim != 1:
-            shape = "" if tokens is None else f" of shape {tokens.shape}"
-            raise TypeError(
-                f"a document is an array of tokens in one dimension, or a dict with one, not {type(document).__name__}"
-                f"{shape}"
-            )
-        return {TOKENS: tokens}
-    name = _tokens_name(document, field)
-    tokens = _numbers(document[name])
-    if tokens is None or tokens.ndim != 1:
-        raise TypeError(f"the documents' field {name!r} is no array of tokens in one dimension")
-    fields = {TOKENS: tokens}
-    only = field[1:] if field is not None and len(field) > 1 else None
-    for other in document if only is None else only:
-        if other == name or (only is None and not isinstance(document[other], np.ndarray | list)):
-            continue
-        array = _numbers(document[other])
-        if array is None or array.ndim != 1:
-            if only is not None:
-                raise TypeError(f"the documents' field {other!r} is no array of numbers in one dimension")
-            continue
-        if len(array) != len(tokens):
-            raise ValueError(
-                f"the documents' field {other!r} has {len(array)} numbers for {len(tokens)} tokens; "
-                f"field=({name!r}, ...) names the fields that go along"
-            )
-        if other in _MADE or other == TOKENS:
-            raise ValueError(
-                f"the documents' field {other!r} would hide what packing makes; field=({name!r}, ...) names the fields "
-                "that go along"
-            )
-        fields[other] = array
-    return fields
 
 
 def joined(name: str, pieces: Sequence[NDArray[Any]], rests: Sequence[tuple[int, int]], pad: int) -> NDArray[Any]:
@@ -214,23 +160,3 @@ def padding_of(name: str, dtype: np.dtype[Any], pad_id: int) -> int:
     if name == TOKENS:
         return pad_id
     return NO_LABEL if name == "labels" and dtype.kind == "i" else 0
-
-
-def _tokens_name(document: Mapping[str, Any], field: tuple[str, ...] | None) -> str:
-    names = _NAMES if field is None else field[:1]
-    found = [name for name in names if name in document]
-    if len(found) == 1:
-        return found[0]
-    known = ", ".join(map(repr, document))
-    if found:
-        raise ValueError("the documents have fields 'tokens' and 'input_ids'; pass field= to say which are the tokens")
-    raise ValueError(f"the documents have no field {' or '.join(map(repr, names))}; they have {known}; pass field=")
-
-
-def _numbers(values: Any) -> NDArray[Any] | None:
-    """values as an array of numbers, or None."""
-    try:
-        array = np.asarray(values)
-    except ValueError:  # lists of unequal lengths
-        return None
-    return array if array.dtype.kind in "biuf" else None

@@ -1,5 +1,5 @@
-"""Runs over a drawn composition: the uninterrupted one, by the reference, and those of loaders and samplers that stop and
-go on. A row is an id, the tokens of a packed row, or the ids of a batch of a token budget."""
+"""Runs over a drawn composition: the uninterrupted one, by the reference, and those of loaders and samplers that stop
+and go on. A row is an id, the tokens of a packed row, or the ids of a batch of a token budget."""
 
 import json
 from contextlib import ExitStack

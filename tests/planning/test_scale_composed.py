@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from planning.composed_reference import Leaf, Shuffled
+from planning.composed_reference import BufferSorted, Leaf, Pooled, Selected, Sharded, Shuffled
 
 TRILLION = 10**12
 TESTS = Path(__file__).parent.parent
@@ -45,8 +45,21 @@ print(json.dumps([len(view), got, alone, cpu_s, grown_kib, "torch" in sys.module
 """
 
 LEAF = Leaf(TRILLION)
+SHARDS = Leaf(TRILLION, shards=5000)
+FEW = tuple(TRILLION // 997 * k + 17 for k in range(990))  # so many positions, which stay or go
 COMPOSITIONS = {
     "shuffles": Shuffled(Shuffled(Shuffled(Shuffled(LEAF, 1), 2), 3), 4),
+    "without few": Selected(
+        Sharded(Selected(Shuffled(LEAF, 1), FEW, "exclude"), 2, 1, "chunked", False), FEW[:9], "exclude"
+    ),
+    "only few": Shuffled(Selected(BufferSorted(Shuffled(LEAF, 1), 200, 10, 2), FEW), 3),
+    "sorted": BufferSorted(Shuffled(BufferSorted(Shuffled(LEAF, 1), 50, 8, 2), 3), 10, 3, 4),
+    "shards": Sharded(
+        BufferSorted(Sharded(Shuffled(LEAF, 5), 7, 3, "sequential", True), 100, 9), 3, 2, "chunked", True
+    ),
+    "pooled": Selected(
+        Shuffled(Sharded(Pooled(SHARDS, 6, 10**7, 64), 4, 1, "sequential", False), 7), FEW[:100], "exclude"
+    ),
 }
 
 

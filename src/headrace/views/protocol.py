@@ -167,7 +167,7 @@ def sort_keys_at(dataset: Any, positions: Int64s) -> Any:
         return dataset.sort_keys(items)
     if hasattr(dataset, "sort_key"):
         return [dataset.sort_key(item) for item in items.tolist()]
-    if not hasattr(dataset, "lengths") and not hasattr(dataset, "lengths_at"):
+    if not knows_lengths(dataset):
         raise TypeError(
             f"{type(dataset).__name__} has nothing to sort by; give it sort_keys(indices), sort_key(index) or lengths"
         )

@@ -1,10 +1,7 @@
-"""PackedDataset: rows against one token at a time, documents of every kind, and what is refused."""
+"""PackedDataset: rows against one token at a time, policies, mixtures, and what is refused."""
 
-import itertools
-import json
 import pickle
 import re
-import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -14,80 +11,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace import (
-    BufferSortedDataset,
-    DocumentNumpyFormat,
-    DocumentStorage,
-    MemoryStore,
-    PackedBatch,
     PackedDataset,
     SelectedDataset,
     ShuffledDataset,
-    StateMismatchError,
-    WithLengths,
-    stack,
     stack_segments,
 )
 from headrace.errors import OptionError, OrderError
 from headrace.planning.packing import STRATEGIES
-from loading.samples import WORKERS, make
-from planning import packing_reference, reference
-
-
-def documents_of(lengths, dtype=np.uint16):
-    """Document k holds the numbers 100 * k + 0, 1, 2, ... + 1."""
-    return [(np.arange(length) + 100 * number + 1).astype(dtype) for number, length in enumerate(lengths)]
-
-
-def with_lengths(lengths, dtype=np.uint16):
-    return WithLengths(documents_of(lengths, dtype), lengths)
-
-
-def stored(lengths, dtype="<u2"):
-    storage = DocumentStorage(MemoryStore(), DocumentNumpyFormat(dtype))
-    with storage.sync_writer() as writer:
-        for number, document in enumerate(documents_of(lengths)):
-            writer.append(number // 3, document)
-    return storage.dataset()
-
-
-def slow_row(pieces, documents, capacity, pad_id=0):
-    """A sample of (document, start, stop), one token after another."""
-    sample = {"input_ids": [], "position_ids": [], "segment_ids": [], "cu_seqlens": [0], "document_ids": []}
-    for segment, (document, start, stop) in enumerate(pieces, 1):
-        for place in range(start, stop):
-            sample["input_ids"].append(int(documents[document][place]))
-            sample["position_ids"].append(place - start)
-            sample["segment_ids"].append(segment)
-        sample["cu_seqlens"].append(len(sample["input_ids"]))
-        sample["document_ids"].append(document)
-    for place in range(capacity - len(sample["input_ids"])):
-        sample["input_ids"].append(pad_id)
-        sample["position_ids"].append(place)
-        sample["segment_ids"].append(0)
-    if sample["cu_seqlens"][-1] < capacity:
-        sample["cu_seqlens"].append(capacity)
-    return sample
-
-
-def slow_epoch(order, documents, capacity, window, *, epoch=0, pad_id=0, seed=0, **options):
-    """All rows of an epoch whose documents come in this order."""
-    num_windows = max(1, len(order) // window) if order else 0
-    rows = []
-    for number in range(num_windows):
-        here = order[number * window :] if number == num_windows - 1 else order[number * window : (number + 1) * window]
-        lengths = [len(documents[item]) for item in here]
-        seed_here = reference.derive_seed(seed, "pack", epoch, number)
-        planned, _ = packing_reference.packed(lengths, capacity, seed=seed_here, **options)
-        rows += [
-            slow_row([(here[index], start, stop) for index, start, stop in row], documents, capacity, pad_id)
-            for row in planned
-        ]
-    return rows
-
-
-def lists(sample):
-    return {name: array.tolist() for name, array in sample.items()}
-
+from headrace.views.mixed import MixedDataset
+from loading.samples import make
+from planning import reference
+from views.packed_scenes import Listed, documents_of, lists, slow_epoch, stored, with_lengths
 
 # What rows hold.
 
@@ -249,38 +183,6 @@ def test_empty_documents_take_no_place_and_a_document_may_fill_a_row():
     assert packed.report()["empty_documents"] == 2
 
 
-def run_within(seconds, work):
-    """What work gives or raises; it must not hang."""
-    found = []
-
-    def target():
-        try:
-            found.append(work())
-        except Exception as error:
-            found.append(error)
-
-    thread = threading.Thread(target=target, daemon=True)
-    thread.start()
-    thread.join(seconds)
-    assert found, "it hangs"
-    return found[0]
-
-
-@pytest.mark.parametrize("drop_last", [True, False])
-@pytest.mark.parametrize("rank", [0, 1])
-def test_an_epoch_that_drops_every_document_ends_or_raises_on_every_rank(rank, drop_last):
-    packed = PackedDataset(with_lengths([9, 20, 30]), 8, long="drop")
-    assert len(packed) == 0
-    assert packed[:].stacked()["input_ids"].shape == (0, 8)
-
-    def work():
-        with make(packed, None, local_batch_size=1, rank=rank, world_size=2, drop_last=drop_last) as loader:
-            return list(loader)
-
-    result = run_within(5, work)
-    assert isinstance(result, OrderError) if drop_last else result == []
-
-
 def test_report_counts_an_epoch_from_lengths_alone():
     class Unread:
         lengths = np.array([9, 20, 4, 0, 8, 3])
@@ -307,264 +209,49 @@ def test_report_counts_an_epoch_from_lengths_alone():
     assert packed.rows_in_epoch() == 7
 
 
-# Documents of every kind.
+# Over mixtures.
 
 
-class Listed:
-    """A dataset of these documents, as they are."""
-
-    def __init__(self, documents, lengths=None):
-        self.documents = documents
-        self.lengths = np.array([len(document) for document in documents] if lengths is None else lengths)
-
-    def __len__(self):
-        return len(self.documents)
-
-    def __getitem__(self, index):
-        return self.documents[index]
-
-
-def one_row(document, length, **options):
-    (row,) = PackedDataset(Listed([document], [length]), length + 2, **options)
-    return {name: array.tolist() for name, array in row.items() if not name.endswith("_ids") or name == "input_ids"}
-
-
-MASKED = np.array([(5, 1), (6, 0)], [("tokens", "<u2"), ("mask", "u1")])
+def test_over_a_mixture_every_document_says_which_source_it_is_from():
+    sources = {"a": with_lengths([3, 5, 2]), "b": ShuffledDataset(with_lengths([6, 1, 4, 4]), 3)}
+    inner = MixedDataset(sources, seed=1)
+    packed = PackedDataset(MixedDataset({"x": inner, "never": [], "y": with_lengths([2, 2])}, [7, 0, 2]), 8, window=5)
+    assert packed.source_names == ["x/a", "x/b", "never", "y"]
+    leaves = [sources["a"], sources["b"].base, None, with_lengths([2, 2])]
+    seen = []
+    for row in packed:
+        for segment, (source, item) in enumerate(zip(row["source_ids"], row["document_ids"], strict=True), 1):
+            assert row["input_ids"][row["segment_ids"] == segment].tolist() == leaves[source][int(item)].tolist()
+            seen.append((int(source), int(item)))
+    assert len(seen) == 9
+    assert {(3, 0), (3, 1)} <= set(seen)
+    stacked = packed[:].stacked()
+    assert list(zip(stacked["source_ids"].tolist(), stacked["document_ids"].tolist(), strict=True)) == seen
+    assert [lists(row) for row in pickle.loads(pickle.dumps(packed))] == [lists(row) for row in packed]
 
 
-@pytest.mark.parametrize(
-    ("document", "field", "expected"),
-    [
-        (np.array([5, 6], np.int32), None, {}),
-        ([5, 6], None, {}),
-        (torch.tensor([5, 6]), None, {}),
-        ({"tokens": np.array([5, 6])}, None, {}),
-        ({"input_ids": [5, 6], "text": "ab", "id": 3, "names": ["a", "b"], "rows": [[1], [2]]}, None, {}),
-        ({"ids": np.array([5, 6]), "tokens": np.array([1.5, 2.5])}, "ids", {"tokens": [1.5, 2.5, 0, 0]}),
-        ({"tokens": [5, 6], "mask": [True, False]}, None, {"mask": [True, False, False, False]}),
-        ({"tokens": [5, 6], "labels": [-100, 6]}, None, {"labels": [-100, 6, -100, -100]}),
-        ({"tokens": [5, 6], "more": np.zeros(9)}, ("tokens",), {}),
-        ({"tokens": [5, 6], "more": np.zeros(9), "mask": [1, 2]}, ("tokens", "mask"), {"mask": [1, 2, 0, 0]}),
-        (MASKED, None, {"mask": [1, 0, 0, 0]}),
-        (MASKED, "mask", {"tokens": [5, 6, 0, 0]}),
-    ],
-)
-def test_documents_are_arrays_or_have_named_ones_which_go_along(document, field, expected):
-    tokens = [1, 0, 7, 7] if field == "mask" else [5, 6, 7, 7]
-    row = one_row(document, 2, field=field, pad_id=7)
-    assert row == {"input_ids": tokens, "cu_seqlens": [0, 2, 4], **expected}
-
-
-def test_fields_go_along_with_the_part_of_a_document_that_a_row_has():
-    documents = [{"tokens": np.arange(10), "mask": np.arange(10) % 2}]
-    for row in PackedDataset(Listed(documents, [10]), 4):
-        assert (row["mask"] == np.where(row["segment_ids"] > 0, row["input_ids"] % 2, 0)).all()
-
-
-@pytest.mark.parametrize(
-    ("documents", "field", "error", "text"),
-    [
-        (
-            [np.zeros((2, 2), int)],
-            None,
-            TypeError,
-            r"in one dimension, or a dict with one, not ndarray of shape \(2, 2\)",
-        ),
-        (["ab"], None, TypeError, "or a dict with one, not str"),
-        ([{"text": "ab"}], None, ValueError, "no field 'tokens' or 'input_ids'; they have 'text'; pass field="),
-        ([{"tokens": [1, 2]}], "ids", ValueError, "no field 'ids'; they have 'tokens'"),
-        ([{"tokens": "ab"}], None, TypeError, "field 'tokens' is no array of tokens"),
-        ([{"tokens": [1, 2], "input_ids": [1, 2]}], None, ValueError, "fields 'tokens' and 'input_ids'; pass field="),
-        ([{"tokens": [1, 2], "input_ids": [1, 2]}], "tokens", ValueError, "'input_ids' would hide what packing makes"),
-        ([{"tokens": [1, 2], "more": [1, 2, 3]}], None, ValueError, "'more' has 3 numbers for 2 tokens; field="),
-        ([{"tokens": [1, 2], "more": "ab"}], ("tokens", "more"), TypeError, "'more' is no array of numbers"),
-        ([{"tokens": [1, 2], "cu_seqlens": [1, 2]}], None, ValueError, "'cu_seqlens' would hide"),
-        ([{"tokens": [1, 2], "a": [1, 2]}, {"tokens": [1, 2]}], None, ValueError, "document 1 has other fields"),
-        ([np.array([1, 2]), np.array([1.5, 2.5])], None, TypeError, "types that do not go together"),
-        ([np.arange(5)], None, ValueError, "document 0 has 5 tokens, but its length was given as 2"),
-    ],
-)
-def test_what_is_no_document_is_refused_when_it_is_read(documents, field, error, text):
-    packed = PackedDataset(Listed(documents, [2] * len(documents)), 8, field=field)
-    with pytest.raises(error, match=text):
-        packed[:]
-
-
-def test_integers_of_several_types_become_one_that_holds_them_all():
-    row = PackedDataset(Listed([np.array([65535], np.uint16), np.array([70_000], np.uint32)]), 2)[0]
-    assert sorted(row["input_ids"].tolist()) == [65535, 70_000]
-    assert row["input_ids"].dtype == np.uint32
-
-
-def test_a_pad_id_that_the_stored_type_cannot_hold_is_refused():
-    with pytest.raises(OptionError, match="pad_id=-1 is not valid; expected a number of the stored type, uint16"):
-        PackedDataset(with_lengths([3]), 8, pad_id=-1)[0]
-
-
-def test_a_document_that_is_shorter_than_its_length_leaves_padding():
-    """As the substitute of a damaged one may be."""
-    documents = [np.arange(3, dtype=np.uint16), np.arange(10, 20, dtype=np.uint16)]
-    rows = list(PackedDataset(Listed(documents, [5, 10]), 6, strategy="concat"))
-    assert [row["input_ids"].tolist() for row in rows] == [
-        [0, 1, 2, 10, 0, 0],
-        [11, 12, 13, 14, 15, 16],
-        [17, 18, 19, 0, 0, 0],
-    ]
-    assert [row["cu_seqlens"].tolist() for row in rows] == [[0, 3, 4, 6], [0, 6], [0, 3, 6]]
-
-
-# Batches.
-
-
-def test_a_batch_stacks_as_its_samples_do_and_is_sliced_as_a_list():
-    packed = PackedDataset(with_lengths([3, 5, 2, 6, 7, 1, 4, 4, 30]), 8)
-    batch = packed[:]
-    assert isinstance(batch, PackedBatch)
-    samples = list(batch)
-    for chosen in (slice(None), slice(1, 4), slice(None, None, -2), slice(0, 0)):
-        part = batch[chosen]
-        assert isinstance(part, PackedBatch)
-        assert [lists(row) for row in part] == [lists(row) for row in samples[chosen]]
-    stacked = batch.stacked()
-    for name in ("input_ids", "position_ids", "segment_ids"):
-        assert np.array_equal(stacked[name], np.stack([sample[name] for sample in samples]))
-    ends = [0]
-    for sample in samples:
-        ends += (ends[-1] + sample["cu_seqlens"][1:]).tolist()
-    assert stacked["cu_seqlens"].tolist() == ends
-    assert stacked["cu_seqlens"].dtype == np.int32
-    for row, (begin, end) in enumerate(itertools.pairwise(stacked["row_segments"].tolist())):
-        assert np.array_equal(stacked["document_ids"][begin:end], samples[row]["document_ids"])
-    assert lists(batch[-1]) == lists(samples[-1])
-    with pytest.raises(IndexError):
-        batch[len(batch)]
-    assert batch.nbytes == sum(array.nbytes for array in stacked.values()) or batch.nbytes > stacked["input_ids"].nbytes
-
-
-@pytest.mark.parametrize("labels", [False, True])
-def test_a_batch_a_list_of_its_samples_and_a_copy_by_pickle_make_the_same_tensors(labels):
-    packed = PackedDataset(Listed([{"tokens": np.arange(n), "mask": np.arange(n) % 2} for n in (3, 5, 2, 6, 7)]), 8)
-    packed.base.lengths = np.array([3, 5, 2, 6, 7])
-    batch = packed[:]
-    collate = stack_segments(dtype=torch.int32, labels=labels)
-    expected = collate(batch)
-    assert expected["input_ids"].dtype == torch.int32
-    assert expected["mask"].dtype == torch.int64
-    assert ("labels" in expected) == labels
-    for other in (list(batch), pickle.loads(pickle.dumps(batch))):
-        for name, tensor in collate(other).items():
-            assert torch.equal(tensor, expected[name]), name
-            assert tensor.dtype == expected[name].dtype
-    plain = stack()(batch)
-    assert {name: tensor.tolist() for name, tensor in plain.items()} == {
-        name: array.tolist() for name, array in batch.stacked().items()
-    }
-
-
-@given(
-    lengths=st.lists(st.integers(1, 12), min_size=1, max_size=20),
-    capacity=st.integers(1, 10),
-    strategy=st.sampled_from(STRATEGIES),
-)
-def test_every_pair_of_neighbours_in_a_piece_is_a_label_exactly_once(lengths, capacity, strategy):
-    packed = PackedDataset(with_lengths(lengths, np.int64), capacity, strategy=strategy)
-    batch = stack_segments(labels=True)(packed[:])
-    seen = [
-        (token, label)
-        for token, label in zip(batch["input_ids"].flatten().tolist(), batch["labels"].flatten().tolist(), strict=True)
-        if label != -100
-    ]
-    plan = packed.window_plan(0, 0)
-    expected = [
-        (100 * document + place + 1, 100 * document + place + 2)
-        for document, start, stop in zip(
-            plan.documents.tolist(), plan.starts.tolist(), plan.stops.tolist(), strict=True
-        )
-        for place in range(start, stop - 1)
-    ]
-    assert seen == expected
-
-
-def test_labels_of_the_documents_own_are_not_replaced():
-    packed = PackedDataset(Listed([{"tokens": [5, 6], "labels": [-100, 6]}], [2]), 4)
-    with pytest.raises(ValueError, match="labels of their own"):
-        stack_segments(labels=True)(packed[:])
-
-
-def test_rows_of_several_lengths_or_fields_are_no_batch():
-    some = PackedDataset(with_lengths([3]), 8)[0]
-    for other in (PackedDataset(with_lengths([3]), 9)[0], {**some, "mask": np.zeros(8)}):
-        with pytest.raises(ValueError, match="different lengths or fields"):
-            stack_segments()([some, other])
-
-
-# Through a loader.
-
-
-@pytest.mark.parametrize("collate", [None, stack_segments(), stack_segments(labels=True)])
-@pytest.mark.parametrize("workers", WORKERS)
-def test_a_rank_without_rows_gets_tensors_of_none(collate, workers):
-    packed = PackedDataset(with_lengths([8] * 3), 8)
+def test_a_rank_without_rows_of_a_mixture_has_sources_of_none():
+    mixed = MixedDataset({"a": with_lengths([8]), "b": with_lengths([8, 8])})
     options = {"rank": 1, "world_size": 2, "global_batch_size": 2, "drop_last": False}
-    with make(packed, collate, **options, **WORKERS[workers]) as loader:
+    with make(PackedDataset(mixed, 8), stack_segments(labels=True), **options) as loader:
         full, empty = list(loader)
-    assert full.keys() == empty.keys()
-    assert empty["cu_seqlens"].tolist() == [0]
-    assert empty["row_segments"].tolist() == [0]
-    for name, tensor in empty.items():
-        assert tensor.dtype == full[name].dtype
-        if name in ("input_ids", "position_ids", "segment_ids", "labels"):
-            assert tensor.shape == (0, 8)
+    assert (len(full["source_ids"]), len(empty["source_ids"])) == (1, 0)
+    assert empty["source_ids"].dtype == torch.int64
 
 
-@pytest.mark.parametrize("buckets", [False, True])
-@pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("workers", ["alone", "threads"])
-def test_a_run_resumed_after_any_pack_goes_on_as_the_reference(strategy, workers, buckets):
-    lengths = np.random.default_rng(46).integers(1, 21, 200).tolist()
-    base = ShuffledDataset(with_lengths(lengths), 7)
-    order = [reference.shuffled(k, 200, 7) % 200 for k in range(200)]
-    if buckets:
-        base = BufferSortedDataset(base, 64, 16, 0)
-        order = [int(base.base.locate(base.locate(np.array([k])))[0]) for k in range(200)]
-    packed = PackedDataset(base, 16, window=60, strategy=strategy)
-    expected = slow_epoch(order, documents_of(lengths), 16, 60, strategy=strategy)
-
-    def loader():
-        return make(packed, list, local_batch_size=1, drop_last=False, **WORKERS[workers])
-
-    states = []
-    with loader() as first:
-        for number, (row,) in enumerate(first):
-            assert lists(row) == expected[number]
-            states.append(json.dumps(first.state_dict()))
-    assert len(states) == len(expected)
-    for taken in [*range(10), len(states) // 2]:
-        with loader() as resumed:
-            resumed.load_state_dict(json.loads(states[taken]))
-            for number, (row,) in zip(range(taken + 1, taken + 6), resumed, strict=False):
-                assert lists(row) == expected[number]
-    assert sum(len(set(row["document_ids"])) for row in expected) >= 200
+def test_an_error_in_a_mixture_names_the_source_and_one_for_a_long_document_too():
+    mixed = MixedDataset({"good": with_lengths([3]), "bad": Listed(["abc"])})
+    with pytest.raises(TypeError) as caught:
+        PackedDataset(mixed, 8)[:]
+    assert "in source 'bad' of a mixture" in "".join(caught.value.__notes__)
+    mixed = MixedDataset({"good": with_lengths([3]), "long": with_lengths([30])})
+    with pytest.raises(OrderError, match=r"\(item 0 of WithLengths of source 'long'\) has 30 tokens"):
+        len(PackedDataset(mixed, 8, long="error"))
 
 
-def test_a_state_names_window_and_row_and_is_refused_by_other_packing():
-    packed = PackedDataset(with_lengths([5] * 40), 10, window=10)
-    with make(packed, list, local_batch_size=2) as loader:
-        next(iter(loader))
-        state = loader.state_dict()
-        assert (state["window"], state["row"], state["position"]) == (0, 2, 2)
-    for other, named in (
-        (PackedDataset(packed.base, 11, window=10), "sequence_length: saved 10, current 11"),
-        (PackedDataset(packed.base, 10, window=11), "window: saved 10, current 11"),
-        (PackedDataset(packed.base, 10, window=10, strategy="concat"), "packing: saved 'best_fit', current 'concat'"),
-        (PackedDataset(packed.base, 10, window=10, long="drop"), "long: saved 'split', current 'drop'"),
-        (PackedDataset(packed.base, 10, window=10, seed=1), "pack_seed: saved 0, current 1"),
-        (PackedDataset(with_lengths([5] * 39 + [6]), 10, window=10), "lengths"),
-    ):
-        with make(other, list, local_batch_size=2) as loader, pytest.raises(StateMismatchError, match=named):
-            loader.load_state_dict(state)
-    with make(PackedDataset(packed.base, 10, window=10, pad_id=3), list, local_batch_size=1) as loader:
-        loader.load_state_dict(state)  # padding is no part of the order
+def test_packing_over_a_mixture_that_was_changed_shows_batches_of_no_rows_all_the_same():
+    mixed = MixedDataset({"a": with_lengths([8] * 4), "b": with_lengths([8] * 4)}).continued(5, {"a": 3, "b": 2})
+    assert len(PackedDataset(mixed, 8).no_rows()) == 0
 
 
 # What is refused at construction.

@@ -7,7 +7,7 @@ import numpy as np
 
 from headrace.views.protocol import Int64s, is_ordered, is_view, items_of
 
-__all__ = ["LeafItems", "leaf_names", "leaves_at"]
+__all__ = ["LeafItems", "leaf_names", "leaves_at", "some_leaf"]
 
 
 class LeafItems(NamedTuple):
@@ -36,6 +36,16 @@ def leaf_names(dataset: Any) -> list[str]:
     return names
 
 
+def some_leaf(dataset: Any) -> Any:
+    """A dataset below all views that has a sample, if dataset has any: to see what samples look like."""
+    while is_ordered(dataset):
+        if is_view(dataset):
+            dataset = dataset.base
+        else:
+            dataset = next(dataset.drawn(np.array([dataset.first_position], np.int64))).dataset
+    return dataset
+
+
 def _leaves(dataset: Any, positions: Int64s, places: Int64s, source: str) -> Iterator[LeafItems]:
     while is_view(dataset):
         positions = dataset.locate(positions)
@@ -44,5 +54,5 @@ def _leaves(dataset: Any, positions: Int64s, places: Int64s, source: str) -> Ite
         yield LeafItems(source, dataset, items_of(dataset, positions), places)
         return
     prefix = f"{source}/" if source else ""
-    for name, below, drawn, chosen in dataset.drawn(positions):
-        yield from _leaves(below, drawn, places[chosen], f"{prefix}{name}")
+    for name, below, draws, chosen in dataset.drawn(positions):
+        yield from _leaves(below, draws, places[chosen], f"{prefix}{name}")

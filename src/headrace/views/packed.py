@@ -11,7 +11,7 @@ from headrace.errors import OptionError, OrderError
 from headrace.planning.packing import LONG_POLICIES, STRATEGIES, Long, PackedRows, Strategy, pack
 from headrace.planning.permutation import derive_seed
 from headrace.views.document_fields import TOKENS, DocumentFields, Fields
-from headrace.views.leaves import leaf_names, leaves_at
+from headrace.views.leaves import leaf_names, leaves_at, some_leaf
 from headrace.views.options import whole_number
 from headrace.views.packed_rows import PackedBatch, joined, padding_of
 from headrace.views.protocol import Int64s, MapDataset, Setting, fetch
@@ -130,7 +130,7 @@ class PackedDataset(WindowedDataset[PackedRows]):
         """A batch of no rows, with the fields and types of a document."""
         if len(self.base) == 0:
             raise IndexError("a dataset of 0 documents does not tell their type")
-        first = self._fields_of(fetch(self.base, np.zeros(1, np.int64))[0])
+        first = self._fields_of(fetch(some_leaf(self.base), np.zeros(1, np.int64))[0])
         none = np.zeros(0, np.int64)
         return PackedBatch(
             {name: np.empty((0, self.sequence_length), array.dtype) for name, array in first.items()},
@@ -159,7 +159,12 @@ class PackedDataset(WindowedDataset[PackedRows]):
         for leaf in leaves_at(self.base, pieces.positions):
             items[leaf.places] = leaf.items
             sources[leaf.places] = self._numbers[leaf.source]
-            self._read_pieces(leaf.dataset, leaf.items, pieces.at(leaf.places), leaf.places, documents)
+            try:
+                self._read_pieces(leaf.dataset, leaf.items, pieces.at(leaf.places), leaf.places, documents)
+            except Exception as error:
+                if leaf.source:
+                    error.add_note(f"in source {leaf.source!r} of a mixture")
+                raise
         return self._batch(documents, pieces.row_segments, items, sources)
 
     def _read_pieces(

@@ -115,6 +115,8 @@ def test_arrays_of_rows_are_compared_one_column_after_the_other():
     for dtype in ("i1", "u2", "f4", ">i8"):
         assert window_order(rows.astype(dtype), 3, 2, 3).tolist() == got
     assert window_order(np.array(FORMS["text"]), 3, 2, 3).tolist() == expected(FORMS["text"], 3, 2, 3)
+    for listed in (list(rows), list(rows.astype("f4"))):
+        assert window_order(listed, 3, 2, 3).tolist() == got
     objects = np.empty(7, object)
     objects[:] = FORMS["pairs"]
     assert window_order(objects, 3, 2, 3).tolist() == expected(FORMS["pairs"], 3, 2, 3)

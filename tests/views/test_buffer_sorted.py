@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 
 from headrace.errors import OptionError, OrderError
 from headrace.planning import Permutation, window_order
-from headrace.views import BufferSortedDataset, SelectedDataset, ShardedDataset, ShuffledDataset, WithLengths
+from headrace.views import (
+    BufferSortedDataset,
+    MixedDataset,
+    SelectedDataset,
+    ShardedDataset,
+    ShuffledDataset,
+    WithLengths,
+)
 
 RNG = np.random.default_rng(0)
 KEYS = RNG.integers(0, 2048, 4096)
@@ -179,6 +186,25 @@ def test_keys_are_found_through_views():
     assert list(part) == [int(chosen[place]) for place in expected(KEYS[chosen], 100, 10)]
     assert list(BufferSortedDataset(part, 100, 10, 5)) != list(part)
     assert sorted(BufferSortedDataset(part, 100, 10, 5)) == chosen.tolist()
+
+
+def test_keys_are_found_through_a_mixture_whatever_each_source_is_sorted_by():
+    def own_key(dataset):
+        """The samples of dataset are their keys."""
+        dataset.__class__ = type("Own", (type(dataset),), {"__getitem__": lambda self, index: self.keys[index]})
+        return dataset
+
+    rows = np.stack([KEYS % 7, KEYS], axis=1)
+    mixtures = {
+        "numbers": [ByVector(KEYS[:100]), OneByOne(KEYS[100:150].tolist()), ByVector(KEYS[150:160] + 0.5)],
+        "rows": [ByVector(rows[:100]), ByVector(rows[100:150])],
+        "rows and lists": [ByVector(rows[:100]), OneByOne(rows[100:150].tolist())],
+    }
+    for sources in mixtures.values():
+        below = ShuffledDataset(MixedDataset({str(n): own_key(each) for n, each in enumerate(sources)}, seed=3), 5)
+        keys = [np.asarray(sample).tolist() for sample in below]
+        view = BufferSortedDataset(below, 40, 8, 2)
+        assert [np.asarray(sample).tolist() for sample in view] == [keys[place] for place in expected(keys, 40, 8, 2)]
 
 
 def test_neighbours_are_of_like_length_so_that_batches_need_little_padding():

@@ -56,7 +56,7 @@ def _sorted(keys: NDArray[Any] | Sequence[Any], ties: _Ints) -> _Ints:
     """The numbers of `ties` in the order of the keys at those places; equal keys stay as they are."""
     columns = _as_array(keys)
     if columns is None:
-        listed = list(keys)
+        listed = [key.tolist() if isinstance(key, np.ndarray) else key for key in keys]  # rows compare as lists do
         return np.array(sorted(range(len(ties)), key=[listed[place] for place in ties.tolist()].__getitem__), np.int64)
     if columns.ndim == 1:
         return np.argsort(columns[ties], kind="stable")

@@ -57,6 +57,10 @@ def slow_batch(windows, *, labels):
         batch["segment_ids"].append(segments)
         batch["position_ids"].append(positions)
         batch["cu_seqlens"].append(sum(map(len, batch["input_ids"])))
+    if labels:
+        counted = [label != -100 for row in batch["labels"] for label in row]
+        batch["num_targets"] = sum(counted)
+        batch["segment_targets"] = [sum(counted[begin:end]) for begin, end in itertools.pairwise(batch["cu_seqlens"])]
     return batch
 
 
@@ -112,6 +116,8 @@ def test_a_last_document_of_one_token_is_only_a_label():
         "segment_ids": [[1, 1], [1, 2]],
         "position_ids": [[0, 1], [0, 0]],
         "cu_seqlens": [0, 2, 3, 4],
+        "num_targets": 1,
+        "segment_targets": [1, 0, 0],
     }
 
 
@@ -285,7 +291,7 @@ def test_a_rank_without_rows_gets_tensors_of_none(labels, workers):
     assert full.keys() == empty.keys()
     for name, tensor in empty.items():
         assert tensor.dtype == full[name].dtype
-        if name != "cu_seqlens":
+        if name not in ("cu_seqlens", "num_targets"):
             assert (len(tensor), tensor.shape[1:]) == (0, full[name].shape[1:])
     assert empty["cu_seqlens"].tolist() == [0]
 

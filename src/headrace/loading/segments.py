@@ -64,6 +64,7 @@ class StackSegments:
             tokens = arrays["input_ids"]
             arrays["labels"] = np.full(tokens.shape, NO_LABEL, np.int64)
             np.copyto(arrays["labels"][:, :-1], tokens[:, 1:], where=batch.segments.goes_on(), casting="unsafe")
+            arrays |= _target_counts(arrays["labels"], batch.segments.cu_seqlens)
         input_ids = self._stack.tensor(arrays.pop("input_ids"), "input_ids")
         return {"input_ids": input_ids, **{name: self._as_stored.tensor(array, name) for name, array in arrays.items()}}
 
@@ -72,11 +73,13 @@ class StackSegments:
         if self.labels and rows.shape[1] < 2:
             raise ValueError("labels need windows of at least two elements: the last one is only a label")
         segments = segment_arrays(span_lengths, row_spans, rows.shape[1])
-        batch = {}
+        batch: dict[str, torch.Tensor] = {}
         if self.labels:
             # The last element is only a label: its row is a shorter one, whose last segment lost one element.
-            batch["labels"] = torch.from_numpy(np.where(segments.goes_on(), rows[:, 1:].astype(np.int64), NO_LABEL))
+            labels = np.where(segments.goes_on(), rows[:, 1:].astype(np.int64), NO_LABEL)
             rows, segments = rows[:, :-1], segments.without_last()
+            counts = _target_counts(labels, segments.cu_seqlens)
+            batch = {name: torch.from_numpy(array) for name, array in {"labels": labels, **counts}.items()}
         batch |= {
             "input_ids": self._stack.tensor(np.ascontiguousarray(rows), self.field),
             "position_ids": torch.from_numpy(segments.position_ids),
@@ -99,15 +102,29 @@ def stack_segments(
     | segment_ids | (batch, window) int64 | from 1 in each row; 0 is padding |
     | cu_seqlens | (num_segments + 1,) int32 | where each segment begins in the flattened batch, then the batch's size |
     | labels | (batch, window) int64 | with labels=True: the next token if it is in the same segment, else -100 |
+    | num_targets | () int64 | with labels=True: how many labels are not -100, 0 for a batch without rows |
+    | segment_targets | (num_segments,) int64 | with labels=True: those of each segment of cu_seqlens, padding 0 |
 
     cu_seqlens is what attention over packed sequences takes; padding is a segment of its own there. With labels=True
     the last element of each window is only a label, so give the dataset extra=1. Samples whose spans add up to less
     than the window are padded behind.
 
+    A mean a token over micro-batches and ranks is the sum of their losses over the sum of their num_targets: a mean a
+    micro-batch weighs `mean * num_targets`, and one with 0 targets, whose own mean is NaN, weighs nothing. Take sums
+    (`reduction="sum"`) and divide once, by the total of all ranks (times the world size where gradients are averaged,
+    as DistributedDataParallel does). Means a document divide by segment_targets where that is over 0.
+
     Packed rows keep their length: their last label is always -100. The batch has the documents' other fields, too, and
     document_ids, row_segments and over a mixture source_ids, as PackedBatch.stacked() says. field is not for them.
     """
     return StackSegments(field, dtype, labels=labels)
+
+
+def _target_counts(labels: Int64s, cu_seqlens: NDArray[np.int32]) -> dict[str, Int64s]:
+    """num_targets and segment_targets: the labels that are tokens, in all and in each segment."""
+    before = np.zeros(labels.size + 1, np.int64)
+    np.cumsum(labels.reshape(-1) != NO_LABEL, out=before[1:])
+    return {"num_targets": before[-1:].reshape(()).copy(), "segment_targets": np.diff(before[cu_seqlens])}
 
 
 def _is_packed(sample: Any) -> bool:

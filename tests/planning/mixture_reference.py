@@ -65,29 +65,27 @@ class Tree:
         return source
 
 
-def constant(weights):
-    return [(0, shares_of(weights))]
+def piecewise(points, means=None):
+    """[(from position, shares of samples)] of weights that hold until the next ones do."""
+    return [(position, in_samples(shares_of(weights), means)) for position, weights in points]
 
 
-def piecewise(points):
-    return [(position, shares_of(weights)) for position, weights in points]
+def in_samples(shares, means):
+    """Shares of samples from shares of tokens, where means are given."""
+    return shares_of([Fraction(share) / mean for share, mean in zip(shares, means, strict=True)]) if means else shares
 
 
 def linear(points, means=None):
-    """[(from position, shares)] of ramps between points, each cut into 64 pieces."""
+    """The same of weights that go over into one another, each ramp in 64 pieces."""
     pieces = []
-
-    def add(position, weights):
-        pieces.append((position, shares_of([Fraction(w) / (means[s] if means else 1) for s, w in enumerate(weights)])))
-
     for (begin, first), (end, second) in pairwise(points):
         a, b = shares_of(first), shares_of(second)
         edges = sorted({begin + (end - begin) * j // 64 for j in range(65)})
         for low, high in pairwise(edges):
             into, whole = low + high - 2 * begin, 2 * (end - begin)
-            add(low, [x * (whole - into) + y * into for x, y in zip(a, b, strict=True)])
-    add(points[-1][0], shares_of(points[-1][1]))
-    return pieces
+            middle = [x * (whole - into) + y * into for x, y in zip(a, b, strict=True)]
+            pieces.append((low, in_samples(middle, means) if means else shares_of(middle)))
+    return [*pieces, *piecewise(points[-1:], means)]
 
 
 def quotas(targets, caps, total):
@@ -111,6 +109,7 @@ class Mixture:
     def __init__(self, pieces, limits, epoch_size, seed, start=0, drawn=None):
         self.epoch_size, self.seed, self.start = epoch_size, seed, start
         drawn = list(drawn or [0] * len(limits))
+        self.blocks = {}
         self.legs = []  # (start, end, counts before, tree)
         position, ahead, self.end = start, [0] * len(limits), None
         while True:
@@ -163,10 +162,14 @@ class Mixture:
         if self.end is not None:
             end = min(end, self.end)
         start = begin + (position - begin) // BLOCK * BLOCK
-        seed = reference.derive_seed(self.seed, "mixture")
-        size = min(BLOCK, end - start)
-        moved = reference_block(start - begin, size, end - begin, seed, epoch)
-        return [self.root_source(begin + number) for number in moved], start
+        if start not in self.blocks:
+            seed = reference.derive_seed(self.seed, "mixture")
+            moved = [
+                reference.permuted_in_block(number, end - begin, BLOCK, seed, epoch)
+                for number in range(start - begin, min(start - begin + BLOCK, end - begin))
+            ]
+            self.blocks[start] = [self.root_source(begin + number) for number in moved]
+        return self.blocks[start], start
 
     def draw(self, position):
         if self.end is not None and position >= self.end:
@@ -174,11 +177,3 @@ class Mixture:
         sources, start = self.block(position)
         source = sources[position - start]
         return source, self.root_counts(start)[source] + sources[: position - start].count(source)
-
-
-def reference_block(first, size, total, seed, epoch):
-    """What the numbers of one block of an epoch become."""
-    number = first // BLOCK
-    key = reference.mixed(number, reference.mixed(epoch, reference.derive_seed(seed, "blocks")))
-    assert size == min(BLOCK, total - first)
-    return [first + offset for offset in reference.by_table(size, key)]

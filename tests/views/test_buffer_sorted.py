@@ -19,6 +19,7 @@ from headrace.views import (
     ShuffledDataset,
     WithLengths,
 )
+from headrace.views.protocol import with_base
 
 RNG = np.random.default_rng(0)
 KEYS = RNG.integers(0, 2048, 4096)
@@ -156,6 +157,13 @@ def test_threads_that_need_one_window_ask_for_its_keys_once():
         thread.join()
     assert len(base.calls) == 1
     assert [item for part in got for item in part] == expected(KEYS, 4096, 16)
+
+
+def test_a_copy_over_another_base_takes_its_keys():
+    view = BufferSortedDataset(ByVector(KEYS[:100]), 30, 7)
+    view.locate(np.arange(100))
+    other = ByVector(KEYS[100:200])
+    assert list(with_base(view, other)) == list(BufferSortedDataset(other, 30, 7))
 
 
 def test_over_a_shuffle_each_epoch_sorts_its_own_samples():

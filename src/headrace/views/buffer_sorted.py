@@ -51,6 +51,9 @@ class BufferSortedDataset(View):
         self.seed = 0 if init_seed is None else whole_number("init_seed", init_seed)
         self._orders = RecentArrays(KEPT_BYTES)
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_orders": RecentArrays(KEPT_BYTES)}  # a copy may be given another base
+
     def __repr__(self) -> str:
         sizes = f"buffer_size={self.buffer_size}, pack_size={self.pack_size}, init_seed={self.seed}"
         return f"BufferSortedDataset({self.base!r}, {sizes})"

@@ -11,6 +11,7 @@ epoch.py     the iterator, and what it counts      device.py    tensors -> devic
 from headrace.loading.collate import Stack, stack
 from headrace.loading.device import DeviceMover, map_tensors
 from headrace.loading.loader import StatefulDataLoader
+from headrace.loading.order import continued
 from headrace.loading.sampler import ElasticBatchSampler
 from headrace.loading.segments import StackSegments, stack_segments
 from headrace.loading.world import World, resolve_world
@@ -22,6 +23,7 @@ __all__ = [
     "StackSegments",
     "StatefulDataLoader",
     "World",
+    "continued",
     "map_tensors",
     "resolve_world",
     "stack",

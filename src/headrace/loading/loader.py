@@ -8,7 +8,7 @@ Everything right of the cursor is a pure function of it, so nothing there needs 
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import torch
 
@@ -108,7 +108,8 @@ class StatefulDataLoader:
             persistent_workers=persistent_workers,
             pin_memory=pin_memory,
         )
-        self._ordered = ShuffledDataset(dataset, shuffle_seed or 0) if shuffle else dataset
+        self._given = ShuffledDataset(dataset, shuffle_seed or 0) if shuffle else dataset
+        self._ordered = self._given  # or a copy of it whose mixture was changed within the run
         self._corrupt = corrupt_errors(skip_corrupt)
         self._skipped = SkippedItems()
         self._owns_dataset = False
@@ -239,15 +240,27 @@ class StatefulDataLoader:
         settings, plan = self._settings()
         return encode_state(self._cursor(), settings, plan)
 
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+    def load_state_dict(
+        self, state_dict: Mapping[str, Any], *, change: Literal["from_here"] | None = None, was: Any = None
+    ) -> None:
         """Begin the next `iter()` where the record says.
 
         StateMismatchError names each setting that differs: data, order, seed, drop_last. World size, batch size,
         workers and where the data lies may be others. ValueError for what is no state. A refused one changes nothing.
+
+        change="from_here" lets a mixture be another than the one that was saved (weights, schedule, sources): what its
+        sources gave so far stays counted, and the settings of now apply from the position on, or over packs and
+        batches from the next window on. The dataset of this loader stays what it is; later states tell of the change,
+        and load without saying so again. was is the dataset of before: a mixture of more sources than a state can
+        describe needs it.
         """
-        self._begin_at(
-            restored(state_dict, self._ordered, self._settings()[0]), "load_state_dict() chose another position"
-        )
+        dataset, cursor = restored(state_dict, self._given, drop_last=self.drop_last, change=change, was=was)
+        self._begin_at(cursor, "load_state_dict() chose another position")
+        if dataset is not self._ordered:
+            source, self._source_made = self._source_made, None
+            if source is not None:
+                source.close()
+            self._ordered, self._plan_made, self._settings_made = dataset, None, None
 
     def describe(self) -> dict[str, Any]:
         """Data, order and sizes of this loader. The rows of packs and batches are left out: they would be counted."""

@@ -1,16 +1,17 @@
 """The order that a loader or sampler follows: how its steps are counted, what decides it, and states of it."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from headrace.errors import OptionError, StateError
 from headrace.loading.steps import StepPlan, Steps
 from headrace.loading.window_steps import WindowSteps
 from headrace.loading.world import World
-from headrace.planning import Cursor, decode_state
+from headrace.planning import Cursor, decode_state, encode_state
 from headrace.views import dataset_settings, is_windowed
+from headrace.views.changing import changed_from_here, continued_as_saved, first_step, mixture_settings
 
-__all__ = ["order_settings", "restored", "rows_a_step", "step_plan"]
+__all__ = ["continued", "order_settings", "restored", "rows_a_step", "step_plan"]
 
 
 def rows_a_step(dataset: Any, local_batch_size: int | None, global_batch_size: int | None, world_size: int) -> int:
@@ -36,8 +37,8 @@ def step_plan(dataset: Any, global_batch_size: int, world: World, *, drop_last: 
     """How the steps of dataset's epochs are counted."""
     rank, world_size = world
     if is_windowed(dataset):
-        return WindowSteps(dataset, global_batch_size, rank, world_size, drop_last)
-    return Steps(len(dataset), global_batch_size, rank, world_size, drop_last)
+        return WindowSteps(dataset, global_batch_size, rank, world_size, drop_last, first_step(dataset))
+    return Steps(len(dataset), global_batch_size, rank, world_size, drop_last, first_step(dataset))
 
 
 def order_settings(dataset: Any, *, drop_last: bool) -> dict[str, Any]:
@@ -45,16 +46,48 @@ def order_settings(dataset: Any, *, drop_last: bool) -> dict[str, Any]:
     return {**dataset_settings(dataset), "drop_last": drop_last}
 
 
-def restored(state: Mapping[str, Any], dataset: Any, settings: Mapping[str, Any]) -> Cursor:
-    """The cursor in a saved state; StateMismatchError when it is of another order, StateError when it is damaged."""
-    cursor = decode_state(state, settings)
+def restored(
+    state: Mapping[str, Any], dataset: Any, *, drop_last: bool, change: str | None = None, was: Any = None
+) -> tuple[Any, Cursor]:
+    """The dataset that a saved state goes on with, and the cursor in it.
+
+    That is dataset, unless its mixture was changed within the run, or is to be changed now (change="from_here"): then a
+    copy whose mixture begins there. was is the dataset of before, where the state cannot tell enough of it.
+    StateMismatchError when the state is of another order, StateError when it is damaged.
+    """
+    if change not in (None, "from_here"):
+        raise OptionError("change", change, "None or 'from_here'")
+    saved = state.get("settings") if isinstance(state, Mapping) else None
+    saved = saved if isinstance(saved, Mapping) else {}
+    as_saved = continued_as_saved(dataset, saved, was)
+    settings = order_settings(as_saved, drop_last=drop_last)
+    if change is None or mixture_settings(settings) == mixture_settings(saved):
+        dataset, cursor = as_saved, decode_state(state, settings)
+    else:
+        others = {name: value for name, value in settings.items() if name not in mixture_settings(settings)}
+        cursor = decode_state(state, {**others, **mixture_settings(saved)})
+        dataset, cursor = changed_from_here(dataset, cursor, saved, was)
     if is_windowed(dataset):
         _check_window(dataset, cursor)
     elif cursor.window or cursor.row:
         raise StateError("the state is damaged: it names a window and row, and this order has none")
     elif cursor.position and cursor.position >= len(dataset):
         raise StateError(f"the state's position is {cursor.position}, but an epoch has {len(dataset)} rows")
-    return cursor
+    return dataset, cursor
+
+
+def continued(
+    dataset: Any, state: Mapping[str, Any], *, change: Literal["from_here"] | None = None, was: Any = None
+) -> tuple[Any, dict[str, Any]]:
+    """The dataset and the state that a run goes on with whose mixture was changed, or is to be with
+    change="from_here": for a stock DataLoader, whose ElasticBatchSampler and dataset must be the same one.
+
+    StatefulDataLoader.load_state_dict does this by itself, and says what the arguments mean and what is refused.
+    """
+    saved = state.get("settings") if isinstance(state, Mapping) else None
+    drop_last = bool(saved.get("drop_last")) if isinstance(saved, Mapping) else False
+    dataset, cursor = restored(state, dataset, drop_last=drop_last, change=change, was=was)
+    return dataset, encode_state(cursor, order_settings(dataset, drop_last=drop_last))
 
 
 def _check_window(dataset: Any, cursor: Cursor) -> None:

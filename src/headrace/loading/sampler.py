@@ -116,8 +116,18 @@ class ElasticBatchSampler(torch.utils.data.Sampler[list[int]]):
         return encode_state(cursor, self._settings())
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Begin the next `iter()` where the record says; StateMismatchError when it is of another order."""
-        self.begin_at(restored(state, self._dataset, self._settings()))
+        """Begin the next `iter()` where the record says; StateMismatchError when it is of another order.
+
+        OrderError where the mixture was changed within the run: what the DataLoader reads must be changed as well.
+        `continued(dataset, state)` gives the dataset for both.
+        """
+        dataset, cursor = restored(state, self._dataset, drop_last=self._drop_last)
+        if dataset is not self._dataset:
+            raise OrderError(
+                "the mixture was changed within the run of this state; give the sampler and the DataLoader the dataset "
+                "that continued(dataset, state) returns"
+            )
+        self.begin_at(cursor)
 
     def _lists(self, begun: Cursor, iteration: int) -> Iterator[list[int]]:
         # The next epoch is settled as lists are taken, not by iter(): a DataLoader with workers calls that twice.

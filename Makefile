@@ -79,6 +79,7 @@ bench: setup $(GUIDELOOM) $(STREAMING)    ## every claim of speed, interleaved w
 	$(BIN)/python -m benchmarks.annotated --check $(if $(wildcard .venv-guideloom/bin/python),--guideloom .venv-guideloom/bin/python)
 	$(BIN)/python -m benchmarks.samples --check $(if $(wildcard .venv-streaming/bin/python),--streaming .venv-streaming/bin/python)
 	$(BIN)/python -m benchmarks.token_batches --check
+	$(BIN)/python -m benchmarks.packing --check
 
 docs: setup      ## every block and link of README and docs
 	$(BIN)/python -m pytest tests/docs

@@ -71,6 +71,7 @@ _ROOMS = {
     "headrace.loading": (
         "ElasticBatchSampler",
         "StatefulDataLoader",
+        "continued",
         "stack",
         "stack_segments",
     ),
@@ -172,6 +173,7 @@ __all__ = [
     "WindowBatch",
     "WithLengths",
     "XSVWriter",
+    "continued",
     "derive_seed",
     "document_id",
     "document_place",
@@ -238,6 +240,7 @@ if TYPE_CHECKING:
     from headrace.loading import (
         ElasticBatchSampler,
         StatefulDataLoader,
+        continued,
         stack,
         stack_segments,
     )

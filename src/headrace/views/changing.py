@@ -81,8 +81,8 @@ def changed_from_here(
     mixture = _mixture_under(dataset)
     if mixture is None:
         raise OrderError(
-            "change='from_here' is for a mixture, by itself or directly below packs or batches: there what was drawn so "
-            f"far is a count a source. This order is a {type(dataset).__name__}; set_epoch() starts an epoch of it"
+            "change='from_here' is for a mixture, by itself or directly below packs or batches: there what was drawn "
+            f"so far is a count a source. This order is a {type(dataset).__name__}; set_epoch() starts an epoch of it"
         )
     size = saved.get("epoch_size")
     if not _is_count(size):
@@ -101,8 +101,8 @@ def changed_from_here(
 def _changed_windows(dataset: Any, mixture: MixedDataset, cursor: Cursor, before: Recipe, size: int) -> Any:
     if len(mixture) != size:
         raise OrderError(
-            f"an epoch of the mixture had {size} samples and has {len(mixture)} now; pass epoch_size={size}, so that the "
-            f"windows of {type(dataset).__name__} stay where they were"
+            f"an epoch of the mixture had {size} samples and has {len(mixture)} now; pass epoch_size={size}, so that "
+            f"the windows of {type(dataset).__name__} stay where they were"
         )
     begin, end = dataset.window_positions(cursor.epoch, cursor.window)
     if begin < before.start:
@@ -145,8 +145,8 @@ class _Finishing(MixedDataset):
             name = self.earlier.names[number]
             if name not in here:
                 raise OrderError(
-                    f"source {name!r} left the mixture, but is still needed up to position {self.first_position}, where "
-                    "the window ends that was begun with it; keep it with weight 0 until then"
+                    f"source {name!r} left the mixture, but is still needed up to position {self.first_position}, "
+                    "where the window ends that was begun with it; keep it with weight 0 until then"
                 )
         numbers[old] = np.array([here.get(name, -1) for name in self.earlier.names], np.int64)[found]
         numbers[~old], draws[~old] = super().draws(given[~old])

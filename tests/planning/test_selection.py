@@ -1,6 +1,7 @@
 """A selection answers select, rank and membership as a sorted list does, in the smallest form, with one digest."""
 
 import tracemalloc
+from hashlib import blake2b
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from headrace.errors import OptionError
 from headrace.planning.selection import CHUNK, Selection
 
 FORMS = ("ids", "without", "bitmap")
+FROZEN = ["da4ad3dd16025ef8d7a8d4c39adfda5c", "6d3208e248b2beb049f49cd7064217a4", "859934a8e181e58fae594204b66efa76"]
 
 
 def some(num_items, share, seed=0):
@@ -194,3 +196,29 @@ def test_the_callers_array_is_left_alone_and_may_change_later():
     selection = Selection.of_ids(ascending, 10**6)
     ascending[:] = 0
     assert selection.select(np.arange(3)).tolist() == [1, 3, 5]
+
+
+def told(chosen, num_items):
+    """The digest as docs/design/buckets.md has it, without NumPy."""
+    rest = sorted(set(range(num_items)) - set(chosen))
+    sizes = {"ids": 8 * 64 * len(chosen), "without": 8 * 64 * len(rest), "bitmap": 9 * num_items}
+    form = min(sizes, key=sizes.get)
+    if form == "bitmap":
+        held = sum(1 << item for item in chosen).to_bytes(-(-num_items // 512) * 64, "little")
+    else:
+        held = b"".join(item.to_bytes(8, "little") for item in (chosen if form == "ids" else rest))
+    return form, blake2b(f"{form}:{num_items}:".encode() + held, digest_size=16).hexdigest()
+
+
+@pytest.mark.parametrize("num_items", [0, 1, 2, 57, 64, 511, 512, 513, 1500])
+def test_form_and_digest_are_as_the_design_says(num_items):
+    for step in (1, 2, 3, 50, 56, 57, 1000):
+        for chosen in (list(range(0, num_items, step)), sorted({*range(num_items)} - {*range(0, num_items, step)})):
+            selection = Selection.of_ids(chosen, num_items)
+            assert (selection.form, selection.digest) == told(chosen, num_items)
+
+
+def test_digests_of_released_versions_stay_for_states_hold_them():
+    assert Selection.of_ids([3, 5], 1000).digest == FROZEN[0]
+    assert Selection.without_ids([3, 5], 1000).digest == FROZEN[1]
+    assert Selection.of_ids(range(0, 1000, 3), 1000).digest == FROZEN[2]

@@ -2,10 +2,11 @@
 
 from hypothesis import strategies as st
 
+from planning.composed_mixture import Mixed
 from planning.composed_reference import BufferSorted, Leaf, Pooled, Selected, Sharded, Shuffled, length_of
 from planning.composed_rows import Packed, TokenBudget
 
-VIEWS = ("shuffled", "pooled", "selected", "sharded", "buffer sorted")
+VIEWS = ("shuffled", "pooled", "mixed", "selected", "sharded", "buffer sorted")
 
 seeds = st.integers(0, 3) | st.integers(-(2**63), 2**64)
 
@@ -44,6 +45,8 @@ class Drawing:
             case "pooled":
                 leaf = self.leaf(kinds=st.just("ours"))
                 return Pooled(leaf, draw(seeds), draw(st.integers(1, 20)), draw(st.integers(1, 5)))
+            case "mixed":
+                return self.mixture(depth - 1, lengths=lengths, keys=keys)
             case "selected":
                 base = self.node(depth - 1, lengths=lengths, keys=keys)
                 how = draw(st.sampled_from(["ids", "bitmap", "exclude"]))
@@ -57,6 +60,46 @@ class Drawing:
                 base = self.node(depth - 1, lengths=lengths, keys=True)
                 return BufferSorted(base, draw(st.integers(1, 40)), draw(st.integers(1, 12)), draw(seeds))
         raise AssertionError(kind)
+
+    def mixture(self, depth, **needs):
+        """A mixture of one to four sources, without end."""
+        draw = self.draw
+        count = draw(st.integers(1, max(1, min(4, self.sources_left))))
+        self.sources_left -= count
+        bases = tuple(self.node(draw(st.integers(0, depth)), **needs) for _ in range(count))
+        seed = draw(seeds)
+        full = [base.n > 0 for base in bases]
+        if not any(full) or draw(st.integers(0, 3)) == 0:
+            return Mixed(bases, None, seed)
+        options = {}
+        if draw(st.booleans()):
+            options["schedule"] = self.schedule(full)
+            options["linear"] = draw(st.booleans())
+        else:
+            options["weights"] = self.weights(full, least=0)
+            options["exhausted"] = draw(st.sampled_from(["repeat", "repeat", "stop_first", "stop_all"]))
+        if options.get("exhausted", "repeat") == "repeat":
+            options["epoch_size"] = draw(st.sampled_from([None, None, None, 1, 7, 100, 257, 600]))
+        if all(full) and draw(st.booleans()):
+            options = {"weights": self.weights(full, least=1), "max_epochs": self.limits(count)}
+        node = Mixed(bases, seed=seed, **options)
+        if needs["lengths"] and draw(st.booleans()) and all(node.mean(s) for s in range(count) if full[s]):
+            return Mixed(bases, seed=seed, unit="tokens", **options)
+        return node
+
+    def weights(self, full, *, least):
+        """A weight for each source, 0 for empty ones; one of them at least is above 0."""
+        some = st.sampled_from([0, 1, 2, 5, 0.1, 0.25, 3.5, 7][least:])
+        weights = [self.draw(some) if one else 0 for one in full]
+        return tuple(weights) if any(weights) else tuple(map(int, full))
+
+    def schedule(self, full):
+        positions = sorted({0, *self.draw(st.lists(st.integers(1, 900), max_size=3))})
+        return tuple((position, self.weights(full, least=0)) for position in positions)
+
+    def limits(self, count):
+        """How many epochs each source has; the first one has no limit."""
+        return (None, *(self.draw(st.none() | st.integers(1, 3)) for _ in range(count - 1)))
 
 
 @st.composite

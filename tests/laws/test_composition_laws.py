@@ -17,7 +17,7 @@ def ids(samples):
     return [sample["id"] for sample in samples]
 
 
-@given(node=nodes(), epochs=st.integers(1, 3), far=st.integers(0, 2**40))
+@given(node=nodes(), epochs=st.integers(1, 3), far=st.integers(0, 2**30))
 def test_a_composition_gives_the_reference_s_items_in_every_epoch(node, epochs, far):
     view = real(node)
     assert len(view) == node.n

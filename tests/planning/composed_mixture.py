@@ -148,14 +148,23 @@ class Mixed:
             into, whole = edges[edges.index(after) - 1] + after - 2 * begin, 2 * (end - begin)
             later = self.points[k + 1][1]
             shares, end = [a * (whole - into) + b * into for a, b in zip(shares, later, strict=True)], after
-            if self.unit == "samples":
+            if not self.divides:
                 shares = shares_of(shares)
-        if self.unit == "tokens":
+        if self.divides:
             shares = shares_of([w / self.mean(s) if w else 0 for s, w in enumerate(shares)])
         return shares, end
 
+    @property
+    def divides(self):
+        """Whether weights are shares of tokens. Sizes are numbers of samples."""
+        return self.unit == "tokens" and (self.weights is not None or self.schedule is not None)
+
     def mean(self, s):
+        """The mean length of source s: of epoch 0, but of a mixture what whole epochs of its sources would give."""
         base = self.bases[s]
+        if isinstance(base, Mixed):
+            drawn = enumerate(base.counts(base.n))
+            return sum((count * base.mean(k) for k, count in drawn if count), Fraction()) / base.n
         return Fraction(sum(base.tokens(position) for position in range(base.n)), base.n)
 
     @cached_property
@@ -211,8 +220,8 @@ class Mixed:
 
     @cached_property
     def n(self):
-        if self.epoch_size is not None:
-            return self.epoch_size
+        if self.epoch_size is not None or not any(base.n for base in self.bases):
+            return self.epoch_size or 0
         match self.exhausted:
             case "stop_first":
                 return min(self.through(s) for s in range(len(self.bases)) if self.used[s])

@@ -5,12 +5,13 @@ At module level, so that worker processes can unpickle what is in them.
 
 import numpy as np
 
-from headrace.views import ShuffledDataset
+from headrace.views import LinearSchedule, MixedDataset, ShuffledDataset
 from headrace.views.buffer_sorted import BufferSortedDataset
 from headrace.views.packed import PackedDataset
 from headrace.views.selected import SelectedDataset
 from headrace.views.sharded import ShardedDataset, ShardIndexingMode
 from headrace.views.token_budget import TokenBudgetBatches
+from planning.composed_mixture import Mixed
 from planning.composed_reference import BufferSorted, Leaf, Pooled, Selected, Sharded, Shuffled
 from planning.composed_rows import Packed, TokenBudget
 
@@ -83,6 +84,8 @@ def real(node, *, tokens=False):
     """The views of headrace that this node describes; with tokens, their samples are documents."""
     if isinstance(node, Leaf):
         return {"ours": Known, "foreign": Items, "keyed": Keyed}[node.kind](node, tokens)
+    if isinstance(node, Mixed):
+        return mixed(node, [real(base, tokens=tokens) for base in node.bases])
     base = real(node.base, tokens=tokens)
     match node:
         case Shuffled():
@@ -123,3 +126,24 @@ def selected(base, node):
     bitmap = np.zeros(len(base), bool)
     bitmap[few] = True
     return SelectedDataset(base, bitmap)
+
+
+def mixed(node, bases):
+    names = [f"s{number}" for number in range(len(bases))]
+    schedule = node.schedule
+    if schedule is not None:
+        points = [(position, dict(zip(names, weights, strict=True))) for position, weights in schedule]
+        schedule = LinearSchedule(points) if node.linear else points
+    most = node.max_epochs
+    if isinstance(most, tuple):
+        most = {name: epochs for name, epochs in zip(names, most, strict=True) if epochs is not None}
+    return MixedDataset(
+        dict(zip(names, bases, strict=True)),
+        node.weights,
+        node.seed,
+        schedule=schedule,
+        unit=node.unit,
+        epoch_size=node.epoch_size,
+        exhausted=node.exhausted,
+        max_epochs=most,
+    )

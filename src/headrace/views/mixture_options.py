@@ -136,8 +136,6 @@ def _epoch_size(options: MixtureOptions, recipe: Recipe) -> int:
         if options.exhausted == "stop_all" and len(reached) < len(ends):
             never = recipe.names[ends.index(None)]
             raise OrderError(f"exhausted='stop_all' is never met: source {never!r} is never drawn through once")
-        if not reached:
-            raise OrderError("exhausted='stop_first' is never met: no source is ever drawn through once")
         return max(reached) if options.exhausted == "stop_all" else min(reached)
     wanted = options.epoch_size or recipe.epoch_size
     limits = [limit for limit in recipe.limits() if limit is not None]

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from headrace import (
     BufferSortedDataset,
+    ElasticBatchSampler,
     PackedBatch,
     PackedDataset,
     ShuffledDataset,
@@ -51,7 +52,7 @@ def test_a_batch_stacks_as_its_samples_do_and_is_sliced_as_a_list():
     assert lists(batch[-1]) == lists(samples[-1])
     with pytest.raises(IndexError):
         batch[len(batch)]
-    assert batch.nbytes == sum(array.nbytes for array in stacked.values()) or batch.nbytes > stacked["input_ids"].nbytes
+    assert batch.nbytes >= sum(stacked[name].nbytes for name in ("input_ids", "position_ids", "segment_ids"))
 
 
 @pytest.mark.parametrize("labels", [False, True])
@@ -210,3 +211,28 @@ def test_an_epoch_that_drops_every_document_ends_or_raises_on_every_rank(rank, d
 
     result = run_within(5, work)
     assert isinstance(result, OrderError) if drop_last else result == []
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_stock_loader_over_the_sampler_gives_the_same_rows(workers):
+    packed = PackedDataset(ShuffledDataset(with_lengths([3, 5, 2, 6, 7, 1, 4, 4] * 9), 2), 8, window=20)
+    collate = stack_segments(labels=True)
+    ours = [lists(batch) for batch in make(packed, collate, local_batch_size=3, drop_last=False)]
+    sampler = ElasticBatchSampler(packed, 3, 0, 1, drop_last=False)
+    stock = torch.utils.data.DataLoader(packed, batch_sampler=sampler, collate_fn=collate, num_workers=workers)
+    assert [lists(batch) for batch in stock] == ours
+    assert [lists(batch) for batch in stock] != ours  # the next epoch
+
+
+@pytest.mark.parametrize("long", ["split", "drop"])
+def test_two_ranks_together_give_every_kept_token_once(long):
+    lengths = [9, 20, 4, 0, 8]
+    packed = PackedDataset(with_lengths(lengths), 8, long=long)
+    found = []
+    for rank in range(2):
+        with make(packed, list, rank=rank, world_size=2, global_batch_size=2, drop_last=False) as loader:
+            steps = list(loader)
+        assert len(steps) == -(-packed.rows_in_epoch() // 2)
+        found += [row["input_ids"][row["segment_ids"] > 0] for batch in steps for row in batch]
+    kept = [document for document in documents_of(lengths) if long == "split" or len(document) <= 8]
+    assert sorted(np.concatenate(found).tolist()) == sorted(np.concatenate(kept).tolist())

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
+from distributed import corpora
 from headrace import StreamNumpyFormat, StreamStorage
 
 ROOT = Path(__file__).parents[2]
@@ -49,25 +50,26 @@ class Line(NamedTuple):
     rank: int
     world_size: int
     step: int
-    ids: tuple[int, ...]
+    ids: tuple[object, ...]  # numbers of windows; of other rows the pieces of documents
     weight: int
 
 
 class Job:
     """A training job that is launched, killed and launched again in one folder."""
 
-    def __init__(self, tokens, out, steps, workers, checkpoint="json"):
-        self.tokens, self.out, self.steps, self.workers, self.checkpoint = tokens, out, steps, workers, checkpoint
+    def __init__(self, data, out, steps, workers, checkpoint="json", order="windows"):
+        self.data, self.out, self.steps, self.order = data, out, steps, order
+        self.workers, self.checkpoint = workers, checkpoint
         self.attempts = 0
         out.mkdir()
 
-    def launch(self, ranks, kill_at=None):
+    def launch(self, ranks, kill_at=None, workers=None):
         """Run to the end, or until every rank recorded step kill_at: then SIGKILL, and see that no process is left."""
         self.attempts += 1
         attempt = self.attempts
         mark = f"HEADRACE_TEST_JOB={uuid.uuid4()}"  # every process of this launch inherits it
-        program = [STEP, "--data", self.tokens, "--out", self.out, "--steps", self.steps, "--attempt", attempt]
-        program += ["--workers", self.workers, "--checkpoint", self.checkpoint]
+        program = [STEP, "--data", self.data, "--out", self.out, "--steps", self.steps, "--attempt", attempt]
+        program += ["--order", self.order, "--workers", workers or self.workers, "--checkpoint", self.checkpoint]
         if kill_at is not None:
             program += ["--hold-at", kill_at]
         command = ["env", mark, *launcher.torchrun(ranks, [str(part) for part in program])]
@@ -106,14 +108,22 @@ def alive_with(mark):
 
 
 @pytest.fixture(scope="session")
-def make_job(tokens, tmp_path_factory):
-    """make_job(workers, steps, checkpoint="json") -> Job, in a folder of its own."""
+def documents(tmp_path_factory):
+    """The folder of three published corpora."""
+    folder = tmp_path_factory.mktemp("corpora")
+    corpora.write(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def make_job(tokens, documents, tmp_path_factory):
+    """make_job(workers, steps, checkpoint="json", order="windows") -> Job, in a folder of its own."""
     if not sys.platform.startswith("linux"):
         pytest.skip("killing whole process trees needs /proc")
 
-    def make(workers, steps, checkpoint="json"):
-        out = tmp_path_factory.mktemp(f"{workers}-{checkpoint}") / "run"
-        return Job(tokens, out, steps, workers, checkpoint)
+    def make(workers, steps, checkpoint="json", order="windows"):
+        out = tmp_path_factory.mktemp(f"{order}-{workers}-{checkpoint}") / "run"
+        return Job(tokens if order == "windows" else documents, out, steps, workers, checkpoint, order)
 
     return make
 

@@ -4,8 +4,10 @@ import argparse
 import json
 import os
 import signal
+import zlib
 from pathlib import Path
 
+import corpora
 import numpy as np
 import torch
 import torch.distributed as dist
@@ -80,13 +82,31 @@ def row_ids(batch):
     return ids
 
 
+def number_of(row):
+    """A number for a row: its own, or one that follows from its documents."""
+    return row if isinstance(row, int) else zlib.crc32(json.dumps(row).encode()) % 65536
+
+
+def rows_of(order, batches):
+    """What the rows of these batches are, from their content."""
+    if order == "windows":
+        return [number for batch in batches for number in row_ids(batch).tolist()]
+    return [row for batch in batches for row in corpora.documents_of(batch)]
+
+
 def train(loader, model, options, log):
     save = save_dcp if options.checkpoint == "dcp" else save_json
+    micro_batches = corpora.ROWS_A_STEP // dist.get_world_size() if options.order == "batches" else 1
     while model.step < options.steps:  # once an epoch
+        batches = []
         for batch in loader:
-            ids = row_ids(batch)
-            weight = model.train_step(ids)
-            log.write(json.dumps({"step": model.step, "ids": ids.tolist(), "weight": weight}) + "\n")
+            batches.append(batch)
+            if len(batches) < micro_batches:
+                continue
+            rows = rows_of(options.order, batches)
+            weight = model.train_step(torch.tensor([number_of(row) for row in rows], dtype=torch.int64))
+            batches = []
+            log.write(json.dumps({"step": model.step, "ids": rows, "weight": weight}) + "\n")
             log.flush()
             if model.step % CHECKPOINT_EVERY == 0:
                 save(options.out, model, loader)
@@ -96,6 +116,25 @@ def train(loader, model, options, log):
                 break
 
 
+def make_loader(options, workers):
+    """This rank's loader of windows, packed rows or batches."""
+    if options.order != "windows":
+        dataset, collate, rows_a_batch = corpora.rows(options.order, options.data)
+        return StatefulDataLoader(
+            dataset, collate, device="cpu", global_batch_size=rows_a_batch, drop_last=False, **workers
+        )
+    storage = StreamStorage(options.data, StreamNumpyFormat(np.dtype([("tokens", "<u2")])))
+    return StatefulDataLoader(
+        StreamDataset(storage, SEQUENCE_LENGTH),
+        device="cpu",
+        global_batch_size=GLOBAL_BATCH_SIZE,
+        shuffle=True,
+        shuffle_seed=11,
+        drop_last=False,
+        **workers,
+    )
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--data", type=Path, required=True)
@@ -103,6 +142,7 @@ def main():
     parser.add_argument("--steps", type=int, required=True)
     parser.add_argument("--attempt", type=int, required=True)
     parser.add_argument("--hold-at", type=int)
+    parser.add_argument("--order", choices=["windows", "packed", "batches"], required=True)
     parser.add_argument("--workers", choices=["none", "thread", "fork", "spawn"], required=True)
     parser.add_argument("--checkpoint", choices=["json", "dcp"], required=True)
     options = parser.parse_args()
@@ -121,16 +161,7 @@ def main():
     }[options.workers]
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    storage = StreamStorage(options.data, StreamNumpyFormat(np.dtype([("tokens", "<u2")])))
-    loader = StatefulDataLoader(
-        StreamDataset(storage, SEQUENCE_LENGTH),
-        device="cpu",
-        global_batch_size=GLOBAL_BATCH_SIZE,
-        shuffle=True,
-        shuffle_seed=11,
-        drop_last=False,
-        **workers,
-    )
+    loader = make_loader(options, workers)
     model = Model()
     rank, world_size = dist.get_rank(), dist.get_world_size()
     path = options.out / f"attempt-{options.attempt}-rank-{rank}-of-{world_size}.jsonl"

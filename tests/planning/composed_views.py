@@ -12,7 +12,7 @@ from headrace.views.selected import SelectedDataset
 from headrace.views.sharded import ShardedDataset, ShardIndexingMode
 from headrace.views.token_budget import TokenBudgetBatches
 from planning.composed_mixture import Mixed
-from planning.composed_reference import BufferSorted, Leaf, Pooled, Selected, Sharded, Shuffled
+from planning.composed_reference import LISTED, BufferSorted, Leaf, Pooled, Selected, Sharded, Shuffled, length_of
 from planning.composed_rows import Packed, TokenBudget
 
 
@@ -51,7 +51,13 @@ class Known(Items):
         return np.array(self.leaf.shard_items, np.int64)
 
     def lengths_at(self, items):
-        return np.array([self.leaf.tokens(item) for item in items.tolist()], np.int64)
+        return length_of(self.leaf.first + items, self.leaf.longest, self.leaf.salt)
+
+    @property
+    def mean_length(self):
+        if self.leaf.n <= LISTED:
+            raise AttributeError("mean_length")  # as of a dataset that has lengths alone
+        return self.leaf.mean
 
     @property
     def lengths(self):

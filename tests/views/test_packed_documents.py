@@ -98,3 +98,9 @@ def test_a_document_that_is_shorter_than_its_length_leaves_padding():
         [17, 18, 19, 0, 0, 0],
     ]
     assert [row["cu_seqlens"].tolist() for row in rows] == [[0, 3, 4, 6], [0, 6], [0, 3, 6]]
+
+
+def test_an_error_names_the_document():
+    with pytest.raises(TypeError) as caught:
+        PackedDataset(Listed([[1, 2], "ab"]), 8)[:]
+    assert caught.value.__notes__ == ["in document 1, a str"]

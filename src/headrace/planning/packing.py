@@ -34,7 +34,7 @@ STRATEGIES: tuple[Strategy, ...] = ("best_fit", "first_fit", "concat")
 LONG_POLICIES: tuple[Long, ...] = ("split", "drop", "error")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class PackedRows:
     """Which parts of which documents stand in which row. Row i has the pieces offsets[i] to offsets[i + 1]."""
 

@@ -58,7 +58,7 @@ class PackedDataset(WindowedDataset[PackedRows]):
         cache: str | Path | None = None,
     ) -> None:
         super().__init__(base, window, cache)
-        self.sequence_length = whole_number("sequence_length", sequence_length, least=1)
+        self.sequence_length = whole_number("sequence_length", sequence_length, least=1, below=1 << 31)
         if strategy not in STRATEGIES:
             raise OptionError("strategy", strategy, ", ".join(map(repr, STRATEGIES)))
         if long not in LONG_POLICIES:
@@ -180,11 +180,15 @@ class PackedDataset(WindowedDataset[PackedRows]):
             ):
                 documents[place] = self._fields_of(part)
             items, starts, stops, lengths, places = (array[slow] for array in (items, starts, stops, lengths, places))
-        samples = fetch(dataset, items)
+        samples = fetch(dataset, items) if len(items) else []
         for sample, place, item, start, stop, length in zip(
             samples, *(array.tolist() for array in (places, items, starts, stops, lengths)), strict=True
         ):
-            fields = self._fields_of(sample)
+            try:
+                fields = self._fields_of(sample)
+            except Exception as error:
+                error.add_note(f"in document {item}, a {type(sample).__name__}")
+                raise
             found = len(fields[TOKENS])
             if found > length:
                 raise ValueError(f"document {item} has {found} tokens, but its length was given as {length}")

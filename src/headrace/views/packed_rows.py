@@ -18,7 +18,7 @@ __all__ = ["PackedBatch", "joined", "padding_of"]
 NO_LABEL = -100  # what torch's cross_entropy ignores
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class PackedBatch(Sequence[dict[str, Any]]):
     """A batch of packed rows: a sequence of samples, and `stacked()` for all of them at once.
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from planning.composed_mixture import Mixed
 from planning.composed_reference import BufferSorted, Leaf, Pooled, Selected, Sharded, Shuffled
 
 TRILLION = 10**12
@@ -21,6 +22,8 @@ from pathlib import Path
 tests, text, positions = json.loads(sys.argv[1])
 sys.path.insert(0, tests)
 import numpy as np
+from planning.composed_mixture import Mixed
+from planning.composed_mixture import *
 from planning.composed_reference import *
 from planning.composed_views import real
 
@@ -46,6 +49,7 @@ print(json.dumps([len(view), got, alone, cpu_s, grown_kib, "torch" in sys.module
 
 LEAF = Leaf(TRILLION)
 SHARDS = Leaf(TRILLION, shards=5000)
+OTHER, THIRD = Leaf(TRILLION - 7, 2 * TRILLION), Leaf(10**9, 4 * TRILLION, kind="keyed")
 FEW = tuple(TRILLION // 997 * k + 17 for k in range(990))  # so many positions, which stay or go
 COMPOSITIONS = {
     "shuffles": Shuffled(Shuffled(Shuffled(Shuffled(LEAF, 1), 2), 3), 4),
@@ -59,6 +63,19 @@ COMPOSITIONS = {
     ),
     "pooled": Selected(
         Shuffled(Sharded(Pooled(SHARDS, 6, 10**7, 64), 4, 1, "sequential", False), 7), FEW[:100], "exclude"
+    ),
+    "mixed": Shuffled(Mixed((Shuffled(LEAF, 1), Selected(OTHER, FEW, "exclude"), THIRD), (7, 0.1, 1e-9), 5), 3),
+    "scheduled": Selected(
+        Mixed(
+            (BufferSorted(LEAF, 100, 10), Mixed((OTHER, Shuffled(THIRD, 2)), (2, 1), 8)),
+            seed=4,
+            schedule=((0, (1, 0)), (10**11, (1, 9)), (10**12, (0.3, 0.3))),
+            linear=True,
+            epoch_size=10**12,
+            max_epochs=(None, 1),
+        ),
+        FEW,
+        "exclude",
     ),
 }
 

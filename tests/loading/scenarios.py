@@ -17,15 +17,22 @@ import numpy as np
 import torch
 
 from headrace import (
+    BufferSortedDataset,
     DocumentNumpyFormat,
     DocumentStorage,
     MDSWriter,
+    MixedDataset,
+    PackedDataset,
     SampleDataset,
+    SelectedDataset,
+    ShardedDataset,
+    ShardIndexingMode,
+    ShuffledDataset,
     StatefulDataLoader,
     StreamNumpyFormat,
     StreamStorage,
+    TokenBudgetBatches,
 )
-from headrace.views import ShuffledDataset
 from loading.samples import Numbers, Slow
 
 TESTS = Path(__file__).parents[1]
@@ -80,15 +87,15 @@ def window_ids(row):
     return [begin // LENGTH]
 
 
-def documents(folder, count):
-    """Document i is its number, 1 to 9 times."""
+def documents(folder, count, first=0):
+    """Document i is its number, counted from first, 1 to 9 times."""
     storage = DocumentStorage(folder, DocumentNumpyFormat("<i4"))
     if not folder.exists():
         with storage.sync_writer() as writer:
             for shard, numbers in enumerate(np.array_split(np.arange(count), 3)):
                 writer.start(shard)
                 for number in numbers.tolist():
-                    writer.append(shard, np.full(1 + number * 7 % 9, number, np.int32))
+                    writer.append(shard, np.full(1 + number * 7 % 9, first + number, np.int32))
         storage.publish()
     return storage.dataset()
 
@@ -105,17 +112,93 @@ def dict_id(row):
     return [row["id"]]
 
 
+def first_token(row):
+    return row[:1]
+
+
+def half(row):
+    """Of a part that has every other document."""
+    return [row[0] // 2]
+
+
+def mixture(folder, count):
+    """Documents of three datasets, 6 to 3 to 1; their ids do not overlap."""
+    sources = {
+        name: documents(folder / name, count, 1000 * number) for number, name in enumerate(["web", "books", "code"])
+    }
+    return MixedDataset(sources, {"web": 0.6, "books": 0.3, "code": 0.1}, seed=7, epoch_size=count)
+
+
+def packed(folder, count):
+    return PackedDataset(ShuffledDataset(documents(folder, 3 * count), 6), 16, window=50, seed=1)
+
+
+def packed_mixture(folder, count):
+    base = SelectedDataset(mixture(folder, 3 * count), exclude=[3, 4])
+    return PackedDataset(base, 16, window=40, strategy="concat")
+
+
+def packed_ids(row):
+    """One id a document, whose tokens must be its own, and all of them unless it is cut."""
+    lengths = np.diff(row["cu_seqlens"])[: len(row["document_ids"])].tolist()
+    found, begin = [], 0
+    for length in lengths:
+        tokens = set(row["input_ids"][begin : begin + length])
+        assert len(tokens) == 1, row
+        found += tokens
+        begin += length
+    return found
+
+
+def budget(folder, count):
+    base = ShuffledDataset(documents(folder, 3 * count), 6)
+    return TokenBudgetBatches(base, 24, 8, window=100, seed=2)
+
+
+def batch_ids(row):
+    assert len(row) * max(map(len, row), default=0) <= 24
+    return [document[0] for document in row]
+
+
 CASES = {
     "numbers": Case(lambda _, count: Numbers(count), dict_id),
     "slow": Case(lambda _, count: Slow(count), dict_id),
     "windows": Case(windows, window_ids),
-    "documents": Case(documents, lambda row: row[:1]),
+    "documents": Case(documents, first_token),
     "samples": Case(samples, dict_id),
     "shuffled twice": Case(
         lambda folder, count: ShuffledDataset(ShuffledDataset(documents(folder, count), 3), 4),
-        lambda row: row[:1],
+        first_token,
         shuffle=False,
     ),
+    "pooled": Case(
+        lambda folder, count: ShuffledDataset(windows(folder, count), 3, "pooled", pool_items=20, lanes=4),
+        window_ids,
+        shuffle=False,
+    ),
+    "sorted": Case(
+        lambda folder, count: BufferSortedDataset(ShuffledDataset(documents(folder, count), 2), 30, 5),
+        first_token,
+        shuffle=False,
+    ),
+    "selected": Case(
+        lambda folder, count: ShuffledDataset(
+            SelectedDataset(documents(folder, 2 * count), keep=range(0, 2 * count, 2)), 3
+        ),
+        half,
+        shuffle=False,
+    ),
+    "sharded": Case(
+        lambda folder, count: ShuffledDataset(
+            ShardedDataset(documents(folder, 2 * count), 2, 1, ShardIndexingMode.sequential, False), 3
+        ),
+        half,
+        shuffle=False,
+    ),
+    "mixed": Case(mixture, first_token, shuffle=False, repeats=True),
+    "packed": Case(packed, packed_ids, shuffle=False, repeats=True),
+    "packed mixture": Case(packed_mixture, packed_ids, shuffle=False, repeats=True),
+    "token budget": Case(budget, batch_ids, shuffle=False, repeats=True, batches=True),
 }
 
 

@@ -7,8 +7,10 @@ import itertools
 
 import pytest
 
+from headrace import MixedDataset, SelectedDataset, ShuffledDataset
 from headrace.errors import OrderError
-from loading.scenarios import CASES, WORKERS, Job, flat, ids, in_a_new_process
+from loading.samples import Numbers, Slow, epoch, make
+from loading.scenarios import CASES, WORKERS, Job, as_rows, flat, ids, in_a_new_process, window_ids
 
 KINDS = [name for name in CASES if name != "slow"]
 ONE_ROW_A_SAMPLE = [name for name in KINDS if not CASES[name].repeats and not CASES[name].batches]
@@ -30,11 +32,14 @@ def test_ranks_make_equally_many_steps_and_share_the_batches_of_one_rank_whateve
     case, drop_last, tmp_path
 ):
     for count, size in [(64, 8), (101, 24)]:
-        expected = rows = None
+        folder, expected, rows = tmp_path / str(count), None, None
         for world_size in (1, 2, 4, 8, 3)[: 4 if size == 8 else 5]:
-            batches, lengths, state = epoch_of(
-                case, tmp_path / str(count), count, world_size=world_size, size=size, drop_last=drop_last
-            )
+            options = {"world_size": world_size, "size": size, "drop_last": drop_last}
+            if CASES[case].batches and world_size == 3:
+                with pytest.raises(OrderError, match="8 batches, which 3 ranks cannot share equally"):
+                    Job(case, folder, count, **options).epoch()
+                continue
+            batches, lengths, state = epoch_of(case, folder, count, **options)
             assert lengths == {len(batches)}
             assert (state["epoch"], state["position"]) == (1, 0)
             if expected is None:
@@ -82,6 +87,43 @@ def test_few_samples_come_once_each_or_are_refused_alike_on_all_ranks(case, tmp_
             for ask in (len, iter, type(one).open):
                 with pytest.raises(OrderError, match=f"{count} samples .* {world_size} .*{world_size} ranks"):
                     ask(one)
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 49])
+def test_more_lanes_than_samples_give_each_sample_once(count, tmp_path):
+    base = CASES["windows"].build(tmp_path / "data", count)
+    for lanes in (1, 64):
+        view = ShuffledDataset(base, 3, "pooled", pool_items=8, lanes=lanes)
+        for world_size in (1, 2, 8):
+            ranks = [
+                make(view, as_rows, rank=rank, world_size=world_size, drop_last=False) for rank in range(world_size)
+            ]
+            assert {len(one) for one in ranks} == {-(-count // world_size)}
+            rows = [row for one in ranks for batch in one for row in batch]
+            assert sorted(one for row in rows for one in window_ids(row)) == list(range(count))
+
+
+def test_a_mixture_of_three_samples_and_a_thousand_has_each_once_an_epoch(tmp_path):
+    mixed = MixedDataset({"few": Numbers(3), "many": list(range(1000))}, seed=1)
+    for workers in ({}, {"num_workers": 2}):
+        batches = list(make(mixed, list, local_batch_size=10, drop_last=False, **workers))
+        assert [len(batch) for batch in batches] == [10] * 100 + [3]
+        few = [sample["id"] for batch in batches for sample in batch if isinstance(sample, dict)]
+        many = [sample for batch in batches for sample in batch if not isinstance(sample, dict)]
+        assert (sorted(few), sorted(many)) == ([0, 1, 2], list(range(1000)))
+
+
+@pytest.mark.parametrize("workers", ["alone", "threads", "kept"])
+def test_ten_samples_of_a_hundred_are_the_same_ten_each_epoch_in_another_order(workers, tmp_path):
+    ten = list(range(3, 100, 10))
+    view = ShuffledDataset(SelectedDataset(Slow(100), keep=ten), 1)
+    loader = make(view, local_batch_size=5, **WORKERS[workers])
+    epochs = [flat(epoch(loader)) for _ in range(3)]
+    loader.close()
+    assert [sorted(one) for one in epochs] == [ten] * 3
+    assert len({tuple(one) for one in epochs}) == 3
+    other = make(view, local_batch_size=5)
+    assert [flat(epoch(other)) for _ in range(3)] == epochs
 
 
 def three_epochs(case, folder, workers="alone", told=False, **options):

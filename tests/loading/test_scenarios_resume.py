@@ -35,13 +35,13 @@ def options_of(case, folder, count, size, **options):
 @pytest.mark.parametrize("workers", ["alone", "threads", "fork"])
 def test_from_every_batch_on_a_new_process_reads_what_was_left(workers, tmp_path):
     tasks, expected = [], []
-    for case in KINDS:
+    for case in KINDS if workers != "fork" else ["samples", "packed mixture"]:  # starting processes is slow
         options = options_of(case, tmp_path, 103, 8, world_size=2, workers=workers)
         job = Job(**options)
         steps = 2 * len(job.loaders[0])
         whole = first_steps(steps=steps, **options)
         for done in range(steps):
-            if workers != "fork" or done in (0, 12):
+            if (workers != "fork" and (done % 3 == 0 or steps < 30)) or done in (1, 12):
                 tasks.append({**options, "steps": steps - done, **saved(job.state(), tmp_path / f"{case} {done}.pt")})
                 expected.append(whole[done:])
             assert job.run(1) == whole[done : done + 1], case

@@ -246,6 +246,11 @@ class SkippingDataset:
         return self.base.lengths_at  # type: ignore[no-any-return]
 
     @property
+    def length_unit(self) -> str:
+        """The base's; AttributeError where it has none."""
+        return str(self.base.length_unit)
+
+    @property
     def mean_length(self) -> Fraction:
         """The base's mean length."""
         return mean_length(self.base)
@@ -334,6 +339,8 @@ def with_leaves(dataset: Any, wrap: Callable[[Any, str], Any], source: str = "")
     """
     if not is_ordered(dataset) and not is_windowed(dataset):
         return wrap(dataset, source)
+    if is_windowed(dataset):
+        return dataset.over(with_leaves(dataset.base, wrap, source))
     sources: Mapping[str, Any] | None = getattr(dataset, "sources", None)
     if sources is None:
         return with_base(dataset, with_leaves(dataset.base, wrap, source))

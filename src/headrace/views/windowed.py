@@ -9,6 +9,7 @@ How many rows a window gives follows from the lengths in it, so a row is found b
 epoch only by counting the rows before it.
 """
 
+import copy
 import operator
 import threading
 from abc import ABC, abstractmethod
@@ -16,13 +17,14 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import OptionError, OrderError
 from headrace.planning import plan_fingerprint
+from headrace.views.leaves import check_lengths_in_tokens
 from headrace.views.protocol import Int64s, Setting, add_settings, checked_base, lengths_at
 from headrace.views.row_counts import load_counts, save_counts
 
@@ -91,6 +93,13 @@ class WindowedDataset(ABC, Generic[P]):
         self.__dict__.update(state)
         self._forget()
 
+    def over(self, base: Any) -> Self:
+        """The same rows over another base, with the same lengths at its positions; what either plans serves both."""
+        other = copy.copy(self)
+        other.base = base
+        other._lock, other._plans, other._counts, other._epochs = self._lock, self._plans, self._counts, self._epochs
+        return other
+
     @abstractmethod
     def _planned(self, lengths: Int64s, epoch: int, window: int) -> P:
         """The plan of a window whose samples have these lengths. A pure function of its arguments and the settings."""
@@ -130,6 +139,7 @@ class WindowedDataset(ABC, Generic[P]):
             if key in self._plans:
                 self._plans.move_to_end(key)
                 return self._plans[key]
+            check_lengths_in_tokens(self.base, type(self).__name__)
             begin, end = self.window_positions(epoch, window)
             plan = self._planned(lengths_at(self.base, np.arange(begin, end, dtype=np.int64)), epoch, window)
             if plan.num_rows >> ROW_BITS:

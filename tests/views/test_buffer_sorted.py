@@ -99,7 +99,7 @@ def test_without_a_seed_all_ranks_agree_and_no_sample_is_lost():
             ShardedDataset(BufferSortedDataset(ByVector(KEYS), 1024, 256), ranks, rank, "sequential", True)
             for rank in range(ranks)
         ]
-        assert sorted(item for shard in shards for item in shard) == list(range(4096))
+        assert sorted(item for shard in shards for item in shard[:]) == list(range(4096))
     assert list(BufferSortedDataset(ByVector(KEYS), 64, 8)) == list(BufferSortedDataset(ByVector(KEYS), 64, 8, 0))
 
 
@@ -191,9 +191,10 @@ def test_keys_are_found_through_views():
     items = below.__getitems__(positions)
     assert view.__getitems__(positions) == [items[place] for place in expected(KEYS[items], 64, 8)]
     part = BufferSortedDataset(SelectedDataset(base, chosen), 100, 10)
-    assert list(part) == [int(chosen[place]) for place in expected(KEYS[chosen], 100, 10)]
-    assert list(BufferSortedDataset(part, 100, 10, 5)) != list(part)
-    assert sorted(BufferSortedDataset(part, 100, 10, 5)) == chosen.tolist()
+    assert part[:] == [int(chosen[place]) for place in expected(KEYS[chosen], 100, 10)]
+    twice = BufferSortedDataset(part, 100, 10, 5)[:]
+    assert twice != part[:]
+    assert sorted(twice) == chosen.tolist()
 
 
 def test_keys_are_found_through_a_mixture_whatever_each_source_is_sorted_by():

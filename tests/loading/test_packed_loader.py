@@ -25,7 +25,7 @@ from headrace.errors import OrderError
 from headrace.planning.packing import STRATEGIES
 from loading.samples import WORKERS, make
 from planning import reference
-from views.packed_scenes import Listed, documents_of, lists, slow_epoch, with_lengths
+from views.packed_scenes import Damaged, Listed, documents_of, lists, slow_epoch, with_lengths
 
 # Batches.
 
@@ -236,3 +236,32 @@ def test_two_ranks_together_give_every_kept_token_once(long):
         found += [row["input_ids"][row["segment_ids"] > 0] for batch in steps for row in batch]
     kept = [document for document in documents_of(lengths) if long == "split" or len(document) <= 8]
     assert sorted(np.concatenate(found).tolist()) == sorted(np.concatenate(kept).tolist())
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_damaged_document_is_replaced_alike_in_whatever_rows_it_lies(strategy):
+    lengths = [9, 20, 4, 13, 8, 2, 30, 5, 25, 7]
+    packed = PackedDataset(Damaged(documents_of(lengths), lengths), 8, strategy=strategy, window=5)
+    plans = [packed.window_plan(0, window) for window in range(2)]
+    runs = []
+    for how in WORKERS.values():
+        with make(packed, stack_segments(), local_batch_size=3, drop_last=False, skip_corrupt=True, **how) as loader:
+            runs.append([lists(batch) for batch in loader])
+            assert {skipped.item for skipped in loader.skipped} == {3, 8}
+            instead = {skipped.item: skipped.substitute for skipped in loader.skipped}
+    assert all(run == runs[0] for run in runs)
+    tokens = [row for batch in runs[0] for row in batch["input_ids"]]
+    segments = [row for batch in runs[0] for row in batch["segment_ids"]]
+    rows = [
+        [(5 * window + plan.documents[k], plan.starts[k], plan.stops[k]) for k in range(*plan.offsets[row : row + 2])]
+        for window, plan in enumerate(plans)
+        for row in range(plan.num_rows)
+    ]
+    documents = documents_of(lengths)
+    for row, ids, pieces in zip(tokens, segments, rows, strict=True):
+        found = [documents[instead.get(document, document)][start:stop] for document, start, stop in pieces]
+        expected = np.concatenate(found).tolist()
+        assert row == expected + [0] * (8 - len(expected))
+        assert sum(segment > 0 for segment in ids) == len(expected)
+    with make(packed, stack_segments()) as loader, pytest.raises(ValueError, match="is damaged"):
+        list(loader)

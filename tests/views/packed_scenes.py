@@ -74,3 +74,12 @@ class Listed:
 
     def __getitem__(self, index):
         return self.documents[index]
+
+
+class Damaged(Listed):
+    """Documents 3 and 8 cannot be read."""
+
+    def __getitem__(self, index):
+        if index in (3, 8):
+            raise ValueError(f"document {index} is damaged")
+        return self.documents[index]

@@ -36,7 +36,7 @@ class Items:
         place = self.leaf.place(item)
         if not self.with_tokens:
             return {"id": place}
-        return place * 16 + np.arange(self.leaf.tokens(item), dtype=np.int32)
+        return place * 16 + np.arange(self.leaf.tokens(item))
 
 
 class Known(Items):

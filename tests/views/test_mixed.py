@@ -479,6 +479,14 @@ def test_draws_have_their_places_and_counts_again():
     assert mixed.positions_of("off", np.array([0])).tolist() == []
 
 
+def test_no_positions_draw_nothing():
+    mixed = MixedDataset({"a": range(10), "b": range(20)})
+    assert list(mixed.drawn(np.empty(0, np.int64))) == []
+    assert list(mixed.__getitems__([])) == []
+    assert mixed.lengths_at(np.empty(0, np.int64)).tolist() == []
+    assert list(mixed.sort_keys_at(np.empty(0, np.int64))) == []
+
+
 def test_a_copy_over_other_datasets_has_the_same_order():
     mixed = MixedDataset({"a": named("a", 10), "b": named("b", 20)}, [1, 1], 2)
     copied = mixed.with_sources({"a": named("A", 10), "b": named("B", 20)})

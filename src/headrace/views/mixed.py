@@ -96,6 +96,7 @@ class MixedDataset:
             exhausted=exhausted,
             max_epochs=max_epochs,
         )
+        self._names = list(self.sources)
         self._list = list(self.sources.values())
         for source in self.options.weighted():
             checked_base(self._list[source], type(self).__name__)
@@ -124,7 +125,7 @@ class MixedDataset:
     @property
     def names(self) -> list[str]:
         """The sources' names; draws() numbers them in this order."""
-        return list(self.sources)
+        return list(self._names)
 
     @property
     def seed(self) -> int:
@@ -163,15 +164,15 @@ class MixedDataset:
         by_source = np.argsort(sources, kind="stable")
         sorted_sources = sources[by_source]
         begins = np.flatnonzero(np.diff(sorted_sources, prepend=-1))
-        names = self.names
-        for begin, end in zip(begins.tolist(), [*begins[1:].tolist(), len(sources)], strict=True):
+        ends = np.append(begins, len(sources))[1:]
+        for begin, end in zip(begins.tolist(), ends.tolist(), strict=True):
             source = int(sorted_sources[begin])
             places = by_source[begin:end]
-            yield Drawn(names[source], self._asked_at(source), draws[places], places)
+            yield Drawn(self._names[source], self._asked_at(source), draws[places], places)
 
     def asked(self, name: str) -> Any:
         """The source in the order it is drawn in: itself if it is a view, else shuffled. Takes endless positions."""
-        return self._asked_at(self.names.index(name))
+        return self._asked_at(self._names.index(name))
 
     def __getitems__(self, positions: Sequence[int] | NDArray[np.int64]) -> Sequence[Any]:
         """The samples at these endless positions, as one batch: one read a source, of those that are drawn."""
@@ -241,7 +242,7 @@ class MixedDataset:
 
     def positions_of(self, name: str, draws: Int64s) -> Int64s:
         """The endless positions of these draws of a source; those that never come are left out."""
-        number = self.names.index(name)
+        number = self._names.index(name)
         if number not in self._chosen:
             return np.empty(0, np.int64)
         found = self.plan.positions_of([self._chosen.index(number)] * len(draws), draws)
@@ -250,11 +251,8 @@ class MixedDataset:
     def draws_before(self, position: int) -> dict[str, int]:
         """How often each source was drawn before an endless position, which may be the end of the order."""
         counts = dict.fromkeys(self.sources, 0)
-        for name, count in self.recipe.departed:
-            if name in counts:
-                counts[name] = count
-        for source, count in zip(self._chosen, self._counts(position), strict=True):
-            counts[self.names[source]] = count
+        counts.update((name, count) for name, count in self.recipe.departed if name in counts)
+        counts.update(zip(self.recipe.names, self._counts(position), strict=True))
         return counts
 
     def report(self, position: int) -> MixtureReport:
@@ -329,7 +327,7 @@ class MixedDataset:
         if asked is None:
             dataset = self._list[source]
             if not is_ordered(dataset):
-                dataset = ShuffledDataset(dataset, derive_seed(self.recipe.seed, "source", self.names[source]))
+                dataset = ShuffledDataset(dataset, derive_seed(self.recipe.seed, "source", self._names[source]))
             asked = self._asked[source] = dataset
         return asked
 

@@ -88,18 +88,6 @@ def test_a_pad_id_that_the_stored_type_cannot_hold_is_refused():
         PackedDataset(with_lengths([3]), 8, pad_id=-1)[0]
 
 
-def test_a_document_that_is_shorter_than_its_length_leaves_padding():
-    """As the substitute of a damaged one may be."""
-    documents = [np.arange(3, dtype=np.uint16), np.arange(10, 20, dtype=np.uint16)]
-    rows = list(PackedDataset(Listed(documents, [5, 10]), 6, strategy="concat"))
-    assert [row["input_ids"].tolist() for row in rows] == [
-        [0, 1, 2, 10, 0, 0],
-        [11, 12, 13, 14, 15, 16],
-        [17, 18, 19, 0, 0, 0],
-    ]
-    assert [row["cu_seqlens"].tolist() for row in rows] == [[0, 3, 4, 6], [0, 6], [0, 3, 6]]
-
-
 def test_an_error_names_the_document():
     with pytest.raises(TypeError) as caught:
         PackedDataset(Listed([[1, 2], "ab"]), 8)[:]

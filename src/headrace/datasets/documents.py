@@ -28,6 +28,7 @@ from headrace.formats.documents import (
     DocumentFormat,
     DocumentNumpyFormat,
     Payload,
+    counts_elements,
     document_format,
     document_schema,
     item_bytes,
@@ -217,6 +218,11 @@ class DocumentDataset(ShardDataset["_OpenDocuments"]):
         """
         return self._required.document_lengths()
 
+    @property
+    def length_unit(self) -> str:
+        """What lengths count: "elements" where the format has a dtype, else "bytes" as they are stored."""
+        return "elements" if self._required.counts_elements else "bytes"
+
     def lengths_at(self, items: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
         """The lengths of these documents, of shape (len(items),): reads no more than their places in the index.
 
@@ -253,6 +259,7 @@ class _OpenDocuments:
         self.total_length = int(self.lengths.sum())
         self.fingerprint = storage.fingerprint_of(opened)
         self._item_bytes = item_bytes(storage_format)
+        self.counts_elements = counts_elements(storage_format)
         self._in_place = reads_in_place(storage_format)
         self.is_sliced = (
             isinstance(storage_format, DocumentNumpyFormat)

@@ -25,6 +25,7 @@ __all__ = [
     "DocumentNumpyFormat",
     "DocumentPickleFormat",
     "Payload",
+    "counts_elements",
     "document_format",
     "document_schema",
     "item_bytes",
@@ -209,6 +210,11 @@ def item_bytes(storage_format: DocumentFormat) -> int:
     """What lengths count: the size of an element where the format has a dtype, else single bytes."""
     dtype = _element_type(storage_format)
     return 1 if dtype is None else dtype.itemsize
+
+
+def counts_elements(storage_format: DocumentFormat) -> bool:
+    """Whether lengths count elements, and not bytes."""
+    return _element_type(storage_format) is not None
 
 
 def reads_in_place(storage_format: DocumentFormat) -> bool:

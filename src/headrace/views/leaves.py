@@ -7,7 +7,7 @@ import numpy as np
 
 from headrace.views.protocol import Int64s, is_ordered, is_view, items_of
 
-__all__ = ["LeafItems", "leaf_names", "leaves_at", "some_leaf"]
+__all__ = ["LeafItems", "check_lengths_in_tokens", "leaf_names", "leaves_at", "some_leaf"]
 
 
 class LeafItems(NamedTuple):
@@ -44,6 +44,27 @@ def some_leaf(dataset: Any) -> Any:
         else:
             dataset = next(dataset.drawn(np.array([dataset.first_position], np.int64))).dataset
     return dataset
+
+
+def check_lengths_in_tokens(dataset: Any, above: str) -> None:
+    """TypeError where a dataset below all views says that its lengths are bytes; `above` is what counts tokens.
+
+    Sources of a mixture without a weight are not asked. A dataset that says nothing is believed.
+    """
+    while is_view(dataset):
+        dataset = dataset.base
+    if is_ordered(dataset):
+        for name in dataset.recipe.names:
+            try:
+                check_lengths_in_tokens(dataset.sources[name], above)
+            except TypeError as error:
+                error.add_note(f"in source {name!r} of a mixture")
+                raise
+    elif getattr(dataset, "length_unit", None) == "bytes":
+        raise TypeError(
+            f"{above} counts tokens, and the lengths of {type(dataset).__name__} are stored bytes; give it the tokens "
+            "of each sample: WithLengths(dataset, lengths)"
+        )
 
 
 def _leaves(dataset: Any, positions: Int64s, places: Int64s, source: str) -> Iterator[LeafItems]:

@@ -11,6 +11,7 @@ import numpy as np
 from headrace.errors import OptionError, OrderError
 from headrace.planning.proportions import Weight, exact_weight
 from headrace.planning.recipe import Recipe, whole_weights
+from headrace.views.leaves import check_lengths_in_tokens
 from headrace.views.options import whole_number
 from headrace.views.protocol import mean_length
 
@@ -204,6 +205,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _mean(name: str, source: Any) -> tuple[int, int]:
+    check_lengths_in_tokens(source, f"unit='tokens' of a mixture, in source {name!r},")
     mean = mean_length(source)
     if mean <= 0:
         raise OrderError(f"source {name!r} has samples of 0 tokens only, so no share of tokens can be drawn from it")

@@ -190,9 +190,9 @@ class PackedDataset(WindowedDataset[PackedRows]):
                 error.add_note(f"in document {item}, a {type(sample).__name__}")
                 raise
             found = len(fields[TOKENS])
-            if found > length:
+            if found > length or (found < length and not _is_substitute(dataset, item)):
                 raise ValueError(f"document {item} has {found} tokens, but its length was given as {length}")
-            if stop - start < found:
+            if start or stop < found:  # of a substitute for a damaged document there may be less than was planned
                 fields = {name: array[start:stop] for name, array in fields.items()}
             documents[place] = fields
 
@@ -231,6 +231,12 @@ class PackedDataset(WindowedDataset[PackedRows]):
             f"{length} tokens, more than a row of {self.sequence_length}; long='split' cuts such documents, and "
             "long='drop' leaves them out"
         )
+
+
+def _is_substitute(dataset: Any, item: int) -> bool:
+    """Whether what the dataset gave for an item may be shorter, since another one stands for it."""
+    replaces = getattr(dataset, "replaces", None)
+    return replaces is not None and bool(replaces(item))
 
 
 class _Pieces:

@@ -134,6 +134,10 @@ class SkippedItems:
             *(skipped.item, source, skipped.substitute, skipped.error),
         )
 
+    def knows(self, source: str, item: int) -> bool:
+        """Whether this item of a source was replaced."""
+        return (source, item) in self._found
+
     def replaced(self, source: str, items: Int64s) -> Int64s:
         """items, with the substitute of each one that is known to be damaged."""
         known = self._substitutes.get(source)
@@ -224,6 +228,10 @@ class SkippingDataset:
                 if not is_corrupt(error, self.kinds):
                     raise
         return [self._read(number) for number in numbers.tolist()]
+
+    def replaces(self, item: int) -> bool:
+        """Whether another sample, maybe a shorter one, is given for this one: known once it was read."""
+        return self.skipped.knows(self.source, item)
 
     @property
     def settings(self) -> dict[str, Setting]:

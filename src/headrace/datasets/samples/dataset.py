@@ -122,6 +122,11 @@ class SampleDataset(ShardDataset[OpenSamples]):
         return self._required.sample_bytes()
 
     @property
+    def length_unit(self) -> str:
+        """What lengths count: "bytes" as they are stored."""
+        return "bytes"
+
+    @property
     def columns(self) -> dict[str, str]:
         """Name and encoding of each column of the first shard, whether it is decoded or not; {} without any shard."""
         opened = self._required

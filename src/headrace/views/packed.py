@@ -11,7 +11,7 @@ from headrace.errors import OptionError, OrderError
 from headrace.planning.packing import LONG_POLICIES, STRATEGIES, Long, PackedRows, Strategy, pack
 from headrace.planning.permutation import derive_seed
 from headrace.views.document_fields import TOKENS, DocumentFields, Fields
-from headrace.views.leaves import leaf_names, leaves_at, some_leaf
+from headrace.views.leaves import leaf_paths, leaves_at, some_leaf
 from headrace.views.options import whole_number
 from headrace.views.packed_rows import PackedBatch, joined, padding_of
 from headrace.views.protocol import Int64s, MapDataset, Setting, fetch
@@ -69,7 +69,7 @@ class PackedDataset(WindowedDataset[PackedRows]):
         self.pad_id = whole_number("pad_id", pad_id)
         self.field = field
         self._fields_of = DocumentFields.of_option(field)
-        self._sources: dict[str, int] | None = None
+        self._sources: dict[tuple[str, ...], int] | None = None
 
     def __repr__(self) -> str:
         return (
@@ -92,7 +92,7 @@ class PackedDataset(WindowedDataset[PackedRows]):
     @property
     def source_names(self) -> list[str]:
         """What the numbers in source_ids mean: the datasets below all views, "outer/inner" in a mixture of mixtures."""
-        return leaf_names(self.base)
+        return ["/".join(path) for path in leaf_paths(self.base)]
 
     def report(self, epoch: int = 0) -> dict[str, Any]:
         """What an epoch's rows hold, from lengths alone; plans all of its windows.
@@ -137,7 +137,7 @@ class PackedDataset(WindowedDataset[PackedRows]):
             none,
             np.zeros(1, np.int64),
             none,
-            None if "" in self._numbers else none,
+            None if () in self._numbers else none,
         )
 
     def _planned(self, lengths: Int64s, epoch: int, window: int) -> PackedRows:
@@ -158,7 +158,7 @@ class PackedDataset(WindowedDataset[PackedRows]):
         documents: list[Fields] = [{}] * len(pieces.positions)
         for leaf in leaves_at(self.base, pieces.positions):
             items[leaf.places] = leaf.items
-            sources[leaf.places] = self._numbers[leaf.source]
+            sources[leaf.places] = self._numbers[leaf.path]
             try:
                 self._read_pieces(leaf.dataset, leaf.items, pieces.at(leaf.places), leaf.places, documents)
             except Exception as error:
@@ -214,13 +214,13 @@ class PackedDataset(WindowedDataset[PackedRows]):
             found = [fields[name] for fields in documents]
             pad = padding_of(name, found[0].dtype, self.pad_id)
             arrays[name] = joined(name, found, paddings, pad).reshape(-1, self.sequence_length)
-        return PackedBatch(arrays, lengths, row_segments, items, None if "" in self._numbers else sources)
+        return PackedBatch(arrays, lengths, row_segments, items, None if () in self._numbers else sources)
 
     @property
-    def _numbers(self) -> dict[str, int]:
-        """The number of each source in source_ids; {"": 0} where there is no mixture."""
+    def _numbers(self) -> dict[tuple[str, ...], int]:
+        """The number of each source in source_ids; {(): 0} where there is no mixture."""
         if self._sources is None:
-            self._sources = {name: number for number, name in enumerate(leaf_names(self.base))}
+            self._sources = {path: number for number, path in enumerate(leaf_paths(self.base))}
         return self._sources
 
     def _too_long(self, position: int, length: int) -> OrderError:

@@ -230,6 +230,14 @@ def test_over_a_mixture_every_document_says_which_source_it_is_from():
     assert [lists(row) for row in pickle.loads(pickle.dumps(packed))] == [lists(row) for row in packed]
 
 
+def test_sources_of_one_name_in_two_mixtures_have_numbers_of_their_own():
+    inner = MixedDataset({"b": with_lengths([3])})
+    packed = PackedDataset(MixedDataset({"a/b": with_lengths([2]), "a": inner}), 8)
+    assert packed.source_names == ["a/b", "a/b"]
+    (row,) = packed
+    assert dict(zip(row["source_ids"].tolist(), np.diff(row["cu_seqlens"]).tolist(), strict=False)) == {0: 2, 1: 3}
+
+
 def test_a_rank_without_rows_of_a_mixture_has_sources_of_none():
     mixed = MixedDataset({"a": with_lengths([8]), "b": with_lengths([8, 8])})
     options = {"rank": 1, "world_size": 2, "global_batch_size": 2, "drop_last": False}

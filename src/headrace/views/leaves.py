@@ -7,33 +7,35 @@ import numpy as np
 
 from headrace.views.protocol import Int64s, is_ordered, is_view, items_of
 
-__all__ = ["LeafItems", "check_lengths_in_tokens", "leaf_names", "leaves_at", "some_leaf"]
+__all__ = ["LeafItems", "check_lengths_in_tokens", "leaf_paths", "leaves_at", "some_leaf"]
 
 
 class LeafItems(NamedTuple):
     """Items of one dataset below all views."""
 
-    source: str  # its name in a mixture, "outer/inner" in one of mixtures, "" where there is none
+    path: tuple[str, ...]  # its name in a mixture, (outer, inner) in one of mixtures, () where there is none
     dataset: Any
     items: Int64s  # (k,)
     places: Int64s  # (k,) where each belongs among the positions that were asked for
 
+    @property
+    def source(self) -> str:
+        """The path as text: "outer/inner"."""
+        return "/".join(self.path)
+
 
 def leaves_at(dataset: Any, positions: Int64s) -> list[LeafItems]:
     """What stands at these endless positions of dataset, by the dataset it lies in; nothing is read."""
-    return list(_leaves(dataset, positions, np.arange(len(positions), dtype=np.int64), ""))
+    return list(_leaves(dataset, positions, np.arange(len(positions), dtype=np.int64), ()))
 
 
-def leaf_names(dataset: Any) -> list[str]:
-    """The names of all datasets below all views, in the order of the mixtures' sources; none is opened."""
+def leaf_paths(dataset: Any) -> list[tuple[str, ...]]:
+    """The paths of all datasets below all views, in the order of the mixtures' sources; none is opened."""
     while is_view(dataset):
         dataset = dataset.base
     if not is_ordered(dataset):
-        return [""]
-    names = []
-    for source, below in dataset.sources.items():
-        names += [f"{source}/{name}" if name else source for name in leaf_names(below)]
-    return names
+        return [()]
+    return [(name, *path) for name, source in dataset.sources.items() for path in leaf_paths(source)]
 
 
 def some_leaf(dataset: Any) -> Any:
@@ -67,13 +69,12 @@ def check_lengths_in_tokens(dataset: Any, above: str) -> None:
         )
 
 
-def _leaves(dataset: Any, positions: Int64s, places: Int64s, source: str) -> Iterator[LeafItems]:
+def _leaves(dataset: Any, positions: Int64s, places: Int64s, path: tuple[str, ...]) -> Iterator[LeafItems]:
     while is_view(dataset):
         positions = dataset.locate(positions)
         dataset = dataset.base
     if not is_ordered(dataset):
-        yield LeafItems(source, dataset, items_of(dataset, positions), places)
+        yield LeafItems(path, dataset, items_of(dataset, positions), places)
         return
-    prefix = f"{source}/" if source else ""
     for name, below, draws, chosen in dataset.drawn(positions):
-        yield from _leaves(below, draws, places[chosen], f"{prefix}{name}")
+        yield from _leaves(below, draws, places[chosen], (*path, name))

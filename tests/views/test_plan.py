@@ -11,6 +11,7 @@ from headrace.errors import OptionError, OrderError
 from headrace.loading import StatefulDataLoader
 from headrace.views import (
     BufferSortedDataset,
+    MixedDataset,
     PackedDataset,
     SelectedDataset,
     ShardedDataset,
@@ -19,6 +20,8 @@ from headrace.views import (
     View,
 )
 from headrace.views.plan import Origins, Plan
+
+some = settings(max_examples=max(10, settings.default.max_examples // 2))
 
 
 class Unread:
@@ -59,10 +62,21 @@ class Reversed(View):
 
 
 @st.composite
+def bases(draw, depth=3):
+    if draw(st.integers(0, 3)):
+        number = draw(st.integers(1, 30))
+        return Unread(number, [number // 2, 0, number - number // 2])
+    names = draw(st.lists(st.sampled_from(["a", "b", "x/y"]), min_size=1, max_size=3, unique=True))
+    sources = {name: draw(views(depth=depth - 2 if name != "a" else 0)) for name in names}
+    sources = {name: source if len(source) else Unread(3) for name, source in sources.items()}
+    weights = draw(st.none() | st.lists(st.integers(0, 4), min_size=len(names), max_size=len(names)).filter(any))
+    return MixedDataset(sources, weights, draw(st.integers(0, 3)), epoch_size=draw(st.none() | st.integers(1, 40)))
+
+
+@st.composite
 def views(draw, depth=3):
-    number = draw(st.integers(1, 30))
-    base = Unread(number, [number // 2, 0, number - number // 2])
-    for _ in range(draw(st.integers(0, depth))):
+    base = draw(bases(depth))
+    for _ in range(draw(st.integers(0, max(0, depth)))):
         length = len(base)
         kind = draw(st.sampled_from(["global", "pooled", "selected", "sorted", "sharded", "reversed"]))
         seed = draw(st.integers(0, 5))
@@ -87,18 +101,35 @@ def views(draw, depth=3):
     return base
 
 
-def leaf(dataset):
-    return leaf(dataset.base) if hasattr(dataset, "base") else dataset
+def samples(dataset):
+    """Every (source, item) below a dataset."""
+    if hasattr(dataset, "base"):
+        return samples(dataset.base)
+    if hasattr(dataset, "sources"):
+        below = [(name, pair) for name, source in dataset.sources.items() for pair in samples(source)]
+        return [(f"{name}/{inner}" if inner else name, item) for name, (inner, item) in below]
+    return [("", item) for item in range(len(dataset))]
+
+
+def origin(dataset, position):
+    """(source, item) at one endless position."""
+    if hasattr(dataset, "locate"):
+        return origin(dataset.base, int(dataset.locate(np.array([position]))[0]))
+    if hasattr(dataset, "draws"):
+        (number,), (draw,) = dataset.draws(np.array([position]))
+        name = dataset.names[number]
+        inner, item = origin(dataset.asked(name), int(draw))
+        return (f"{name}/{inner}" if inner else name), item
+    return "", position % len(dataset)
 
 
 def located(dataset, positions):
-    while hasattr(dataset, "base"):
-        positions, dataset = dataset.locate(positions), dataset.base
-    return (positions % len(dataset)).tolist() if len(positions) else []
+    known = {position: origin(dataset, position) for position in set(np.asarray(positions).tolist())}
+    return [known[position] for position in np.asarray(positions).tolist()]
 
 
 @given(views(depth=4))
-@settings(deadline=None, max_examples=150)
+@some
 def test_a_view_finds_where_each_item_stands(view):
     if not hasattr(view, "base") or isinstance(view, Reversed) or len(view) == 0:
         return
@@ -112,7 +143,7 @@ def test_a_view_finds_where_each_item_stands(view):
 
 
 @given(views(), st.sampled_from([(1, 1), (4, 2), (6, 3), (5, 1)]), st.booleans())
-@settings(deadline=None, max_examples=150)
+@some
 def test_steps_have_what_the_order_says_and_each_sample_is_seen_in_these_steps(view, sizes, drop_last):
     batch, world_size = sizes
     plan = Plan(view, batch, world_size, drop_last=drop_last)
@@ -124,17 +155,17 @@ def test_steps_have_what_the_order_says_and_each_sample_is_seen_in_these_steps(v
         assert plan.steps_in_epoch(epoch) == len(steps)
         for number, step in enumerate(steps):
             ranks = plan.samples_of_step(number, epoch)
-            assert ranks == [[("", item) for item in step[rank::world_size]] for rank in range(world_size)]
-            for item in step:
-                seen.setdefault(item, set()).add((epoch, number))
+            assert ranks == [step[rank::world_size] for rank in range(world_size)]
+            for sample in step:
+                seen.setdefault(sample, set()).add((epoch, number))
         with pytest.raises(IndexError, match="outside epoch"):
             plan.samples_of_step(len(steps), epoch)
-    for item in range(len(leaf(view))):
-        assert plan.when_seen(None, item, epochs=(0, 1, 3)) == sorted(seen.get(item, ()))
+    for source, item in samples(view):
+        assert plan.when_seen(source or None, item, epochs=(0, 1, 3)) == sorted(seen.get((source, item), ()))
 
 
 def rows_of(dataset, epoch):
-    """The items of each row of an epoch, window by window."""
+    """The samples of each row of an epoch, window by window."""
     rows = []
     for window in range(dataset.num_windows):
         positions, offsets = dataset.row_positions(epoch, window)
@@ -150,7 +181,7 @@ def rows_of(dataset, epoch):
     st.booleans(),
     st.sampled_from(["best_fit", "concat"]),
 )
-@settings(deadline=None, max_examples=100)
+@some
 def test_packed_rows_are_lists_of_samples_and_a_sample_is_seen_where_any_piece_of_it_is(
     view, window, sizes, drop_last, strategy
 ):
@@ -165,15 +196,15 @@ def test_packed_rows_are_lists_of_samples_and_a_sample_is_seen_where_any_piece_o
         assert plan.rows_in_epoch(epoch) == len(rows)
         assert plan.steps_in_epoch(epoch) == len(steps)
         for number, step in enumerate(steps):
-            expected = [[[("", item) for item in row] for row in step[rank::world_size]] for rank in range(world_size)]
+            expected = [step[rank::world_size] for rank in range(world_size)]
             assert plan.samples_of_step(number, epoch) == expected
             for row in step:
-                for item in row:
-                    seen.setdefault(item, set()).add((epoch, number))
+                for sample in row:
+                    seen.setdefault(sample, set()).add((epoch, number))
         with pytest.raises(IndexError, match="outside epoch"):
             plan.samples_of_step(len(steps), epoch)
-    for item in range(len(leaf(view))):
-        assert plan.when_seen("", item, epochs=(0, 2)) == sorted(seen.get(item, ()))
+    for source, item in samples(view):
+        assert plan.when_seen(source, item, epochs=(0, 2)) == sorted(seen.get((source, item), ()))
 
 
 def test_a_step_of_token_budget_batches_is_a_batch_a_rank():
@@ -218,6 +249,43 @@ def test_a_step_in_the_middle_of_a_trillion_samples_is_found_at_once_and_back():
     ranks = plan.samples_of_step(step, epoch=3)
     assert [len(rank) for rank in ranks] == [128] * 8
     assert plan.when_seen(None, ranks[5][17][1], epochs=[3]) == [(3, step)]
+
+
+def test_sources_of_mixtures_of_mixtures_are_named_by_their_paths():
+    inner = MixedDataset({"web": Unread(30), "code": Unread(10)}, [1, 1], seed=3)
+    mixed = MixedDataset({"text": inner, "books": Unread(20)}, {"text": 3, "books": 1}, seed=4, epoch_size=200)
+    plan = Plan(mixed, 8, 2)
+    (epoch, step), *_ = plan.when_seen("text/code", 7)
+    assert ("text/code", 7) in [pair for rank in plan.samples_of_step(step, epoch) for pair in rank]
+    assert {source for source, _ in plan.samples_of_step(0)[0]} <= {"text/web", "text/code", "books"}
+    for wrong in ("text/pictures", "code", "", "books/web"):
+        with pytest.raises(OptionError, match="source"):
+            plan.when_seen(wrong, 3)
+
+
+def test_a_source_without_a_weight_is_never_seen_and_never_opened():
+    class Unopened:
+        def __len__(self):
+            raise AssertionError("opened")
+
+        __getitem__ = __len__
+
+    plan = Plan(MixedDataset({"a": Unread(10), "b": Unopened()}, {"a": 1, "b": 0}), 2)
+    assert plan.when_seen("b", 3, epochs=range(3)) == []
+    assert plan.when_seen("a", 3)
+
+
+def test_a_mixture_that_was_changed_in_an_epoch_is_planned_from_there():
+    mixed = MixedDataset({"a": Unread(50), "b": Unread(30)}, [1, 1], epoch_size=80)
+    later = mixed.continued(100, mixed.draws_before(100))
+    plan, before = Plan(later, 10), Plan(mixed, 10)
+    seen = plan.when_seen("a", 7, epochs=[1, 2])
+    assert all(epoch > 1 or step >= 2 for epoch, step in seen)
+    for epoch, step in seen:
+        assert ("a", 7) in plan.samples_of_step(step, epoch)[0]
+    assert before.when_seen("a", 7, epochs=[0, 1, 2])
+    with pytest.raises(OrderError, match="changed"):
+        plan.samples_of_step(1, 1)
 
 
 def test_origins_are_a_sequence_of_pairs_and_two_arrays():

@@ -195,8 +195,11 @@ def _places(dataset: Any, source: str, item: int, begin: int, end: int) -> Int64
         positions = _positions_of(dataset, _places(dataset.base, source, item, first * below, last * below))
     elif is_ordered(dataset):
         name, rest = _source_named(dataset.sources, source)
-        drawn = [dataset.draws_before(position)[name] for position in (begin, end)]
-        positions = dataset.positions_of(name, _places(dataset.asked(name), rest, item, *drawn))
+        begin = max(begin, min(end, dataset.first_position))
+        first, last = (dataset.draws_before(position)[name] for position in (begin, end))
+        if first == last:  # a source without a weight is not opened to see whether it has the item
+            return np.empty(0, np.int64)
+        positions = dataset.positions_of(name, _places(dataset.asked(name), rest, item, first, last))
     else:
         return _leaf_places(dataset, source, item, begin, end)
     return np.sort(positions[(positions >= begin) & (positions < end)])

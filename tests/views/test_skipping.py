@@ -365,6 +365,42 @@ def test_a_flipped_byte_in_a_shard_of_samples_costs_the_samples_of_that_shard_on
     assert all("CorruptShardError" in one.error and "shard.00001" in one.error for one in dataset.skipped)
 
 
+def test_parts_of_documents_are_those_of_the_substitute_where_the_document_is_damaged():
+    class Sliced(Batched):
+        """Document i is i, lengths[i] times."""
+
+        reads_slices = True
+
+        def __getitems__(self, items):
+            return [np.full(self.lengths[item], self[item] // 10) for item in items.tolist()]
+
+        def read_slices(self, items, starts, stops):
+            documents = self.__getitems__(items)
+            return [document[a:b] for document, a, b in zip(documents, starts, stops, strict=True)]
+
+    class Closed(Sliced):
+        def read_slices(self, items, starts, stops):
+            raise ClosedError
+
+    rng = np.random.default_rng(1)
+    items, starts = rng.integers(0, 50, 200), rng.integers(0, 20, 200)
+    stops = starts + rng.integers(0, 20, 200)
+    dataset = SkippingDataset(Sliced(50, {3, 17, 49}), fit=True)
+    assert dataset.reads_slices
+    substitutes = {item: expected_substitute(dataset.base, item, fit=True) for item in dataset.base.bad}
+    for begin in range(0, 200, 20):
+        batch = slice(begin, begin + 20)
+        parts = dataset.read_slices(items[batch], starts[batch], stops[batch])
+        for part, item, start, stop in zip(parts, items[batch], starts[batch], stops[batch], strict=True):
+            read = substitutes.get(int(item), int(item))
+            assert part.tolist() == [read] * len(range(dataset.base.lengths[read])[start:stop])
+    assert {one.item for one in dataset.skipped} == set(items.tolist()) & dataset.base.bad
+    assert dataset.read_slices(items[:0], starts[:0], stops[:0]) == []
+    with pytest.raises(ClosedError):
+        SkippingDataset(Closed(50, {3})).read_slices(items, starts, stops)
+    assert not SkippingDataset(Batched(50, {3})).reads_slices
+
+
 def test_batches_of_windows_stay_batches_of_windows(tmp_path):
     storage = StreamStorage(tmp_path / "data", StreamNumpyFormat([("tokens", "<u2")]))
     with storage.sync_writer() as writer:

@@ -229,6 +229,25 @@ class SkippingDataset:
                     raise
         return [self._read(number) for number in numbers.tolist()]
 
+    @property
+    def reads_slices(self) -> bool:
+        """Whether read_slices() can be used, as the base says."""
+        return bool(getattr(self.base, "reads_slices", False))
+
+    def read_slices(self, items: Int64s, starts: Int64s, stops: Int64s) -> Sequence[Any]:
+        """The base's: elements starts[k] to stops[k] of document items[k], or of its substitute, up to where that ends.
+
+        A part of a document must be readable whenever the whole is, and else fail alike.
+        """
+        try:
+            parts: Sequence[Any] = self.base.read_slices(self.skipped.replaced(self.source, items), starts, stops)
+        except Exception as error:
+            if not is_corrupt(error, self.kinds):
+                raise
+            self._note_damaged(self.skipped.replaced(self.source, items))
+            parts = self.base.read_slices(self.skipped.replaced(self.source, items), starts, stops)
+        return parts
+
     def replaces(self, item: int) -> bool:
         """Whether another sample, maybe a shorter one, is given for this one: known once it was read."""
         return self.skipped.knows(self.source, item)

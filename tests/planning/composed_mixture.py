@@ -278,6 +278,11 @@ class Mixed:
         source, draw = self.below(position)
         return self.bases[source].place(draw)
 
+    def origin(self, position):
+        source, draw = self.below(position)
+        name, item = self.bases[source].origin(draw)
+        return f"s{source}/{name}".rstrip("/"), item
+
     def tokens(self, position):
         source, draw = self.below(position)
         return self.bases[source].tokens(draw)

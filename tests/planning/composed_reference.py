@@ -63,6 +63,10 @@ class Leaf:
     def place(self, position):
         return self.first + position % self.n
 
+    def origin(self, position):
+        """The name of the item's source in a mixture, and its number there."""
+        return "", position % self.n
+
     def tokens(self, position):
         return length_of(self.place(position), self.longest, self.salt)
 
@@ -88,6 +92,9 @@ class Over:
 
     def place(self, position):
         return self.base.place(self.below(position))
+
+    def origin(self, position):
+        return self.base.origin(self.below(position))
 
     def tokens(self, position):
         return self.base.tokens(self.below(position))

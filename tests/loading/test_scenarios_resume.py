@@ -9,9 +9,10 @@ import shutil
 import pytest
 import torch
 
-from headrace import StateMismatchError
+from headrace import PackedDataset, ShuffledDataset, StateMismatchError
 from headrace.errors import OrderError
-from loading.scenarios import CASES, Job, flat, in_a_new_process, loader
+from loading.samples import make
+from loading.scenarios import CASES, Job, as_rows, flat, in_a_new_process, loader
 
 KINDS = [name for name in CASES if name != "slow"]
 
@@ -126,6 +127,25 @@ def test_moved_data_continues_exactly(tmp_path):
     shutil.move(tmp_path / "here", tmp_path / "elsewhere")
     found = in_a_new_process(tasks)
     assert dict(zip(KINDS, (one["batches"] for one in found), strict=True)) == dict(zip(KINDS, expected, strict=True))
+
+
+def test_where_the_lengths_of_epochs_are_kept_is_no_part_of_the_run(tmp_path):
+    base = ShuffledDataset(CASES["documents"].build(tmp_path / "data", 200), 3)
+    expected = state = None
+    for cache in (None, tmp_path / "rows.json", tmp_path / "moved.json"):
+        one = make(PackedDataset(base, 16, window=40, cache=cache), as_rows, local_batch_size=4)
+        if state is not None:
+            one.load_state_dict(state)
+        assert len(one) > 10  # counts the rows of the epoch, and keeps them
+        steps = iter(one)
+        if state is None:
+            for _ in range(5):
+                next(steps)
+            state, expected = one.state_dict(), list(steps)
+        else:
+            assert list(steps) == expected
+        if cache is not None and cache.exists():
+            cache.rename(tmp_path / "moved.json")
 
 
 @pytest.mark.parametrize("case", KINDS)

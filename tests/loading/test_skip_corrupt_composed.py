@@ -7,10 +7,10 @@ import sys
 import numpy as np
 import pytest
 
-from headrace import SelectedDataset, StatefulDataLoader
+from headrace import MixedDataset, SelectedDataset, StatefulDataLoader
 from headrace.planning import Permutation, derive_seed
 from headrace.views.leaves import leaves_at
-from loading.corrupt_data import COMPOSED, Documents, Raising, composed
+from loading.corrupt_data import COMPOSED, WORKERS, Documents, Raising, composed
 from loading.samples import together
 from loading.scenarios import TESTS, as_rows
 
@@ -138,6 +138,37 @@ def test_a_replay_in_another_process_meets_the_same_and_does_the_same():
         assert [first, second] == batches, name
         assert {tuple(one) for one in skipped} <= noted
         assert skipped
+
+
+def test_a_mixture_that_is_changed_on_the_way_goes_on_skipping_alike():
+    before = composed("mixed")
+    steps = iter(before)
+    for _ in range(3):
+        next(steps)
+    runs = []
+    for world_size, workers in ((1, "alone"), (2, "threads"), (4, "alone")):
+        ranks = []
+        for rank in range(world_size):
+            sources = before.dataset.sources
+            one = StatefulDataLoader(
+                MixedDataset(sources, {"inner": 0.2, "c": 0.8, "none": 0}, seed=2, epoch_size=200),
+                as_rows,
+                device="cpu",
+                rank=rank,
+                world_size=world_size,
+                global_batch_size=8,
+                drop_last=False,
+                skip_corrupt=True,
+                **WORKERS[workers],
+            )
+            list(one)  # what was skipped before a state is loaded stays listed
+            one.load_state_dict(before.state_dict(), change="from_here")
+            with one:
+                ranks.append(list(one))
+            assert one.skipped
+        runs.append(together(ranks))
+    assert runs[0] == runs[1] == runs[2]
+    assert sum(map(len, runs[0])) == 200 - 24
 
 
 def test_excluding_what_was_skipped_makes_it_permanent():

@@ -8,8 +8,10 @@ from headrace.loading.steps import StepPlan, Steps
 from headrace.loading.window_steps import WindowSteps
 from headrace.loading.world import World
 from headrace.planning import Cursor, decode_state, encode_state
+from headrace.planning.permutation import MAX_ITEMS
 from headrace.views import dataset_settings, is_windowed
 from headrace.views.changing import changed_from_here, continued_as_saved, first_step, mixture_settings
+from headrace.views.windowed import ROW_BITS
 
 __all__ = ["continued", "order_settings", "restored", "rows_a_step", "step_plan"]
 
@@ -59,6 +61,7 @@ def restored(
         raise OptionError("change", change, "None or 'from_here'")
     saved = state.get("settings") if isinstance(state, Mapping) else None
     saved = saved if isinstance(saved, Mapping) else {}
+    decode_state(state, saved)  # refuses what is no record before anything in it is believed
     as_saved = continued_as_saved(dataset, saved, was)
     settings = order_settings(as_saved, drop_last=drop_last)
     if change is None or mixture_settings(settings) == mixture_settings(saved):
@@ -66,7 +69,9 @@ def restored(
     else:
         others = {name: value for name, value in settings.items() if name not in mixture_settings(settings)}
         cursor = decode_state(state, {**others, **mixture_settings(saved)})
+        _check_reach(as_saved, cursor)
         dataset, cursor = changed_from_here(dataset, cursor, saved, was)
+    _check_reach(dataset, cursor)
     if is_windowed(dataset):
         _check_window(dataset, cursor)
     elif cursor.window or cursor.row:
@@ -90,12 +95,25 @@ def continued(
     return dataset, encode_state(cursor, order_settings(dataset, drop_last=drop_last))
 
 
+def _check_reach(dataset: Any, cursor: Cursor) -> None:
+    """StateError for an epoch beyond what is counted, and for a window that an epoch does not have."""
+    windowed = is_windowed(dataset)
+    length = max(1, len(dataset.base if windowed else dataset))
+    windows = dataset.num_windows if windowed else 0
+    if (cursor.epoch + 1) * length > MAX_ITEMS or (cursor.epoch + 1) * windows >> 63 - ROW_BITS:
+        raise StateError(f"the state's epoch is {cursor.epoch}; positions in it are beyond what can be counted")
+    if windowed and cursor.window and cursor.window >= windows:
+        raise StateError(f"the state's window is {cursor.window}, but an epoch has {windows} windows")
+
+
 def _check_window(dataset: Any, cursor: Cursor) -> None:
-    num_windows = dataset.num_windows
+    most = ((cursor.window + 1) << ROW_BITS) if cursor.window or cursor.row else 0
+    if not cursor.row <= cursor.position <= most:
+        raise StateError(
+            f"the state is damaged: {cursor.position} rows do not lead to row {cursor.row} of window {cursor.window}"
+        )
     if not (cursor.window or cursor.row):
         return
-    if cursor.window >= num_windows:
-        raise StateError(f"the state's window is {cursor.window}, but an epoch has {num_windows} windows")
-    rows = dataset.rows_in_window(cursor.epoch, cursor.window)
+    rows = dataset.rows_in_window(cursor.epoch, cursor.window) if dataset.num_windows else 0
     if cursor.row and cursor.row >= rows:
         raise StateError(f"the state's row is {cursor.row}, but window {cursor.window} has {rows} rows")

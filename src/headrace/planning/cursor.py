@@ -75,8 +75,9 @@ def decode_state(state: Mapping[str, Any], settings: Mapping[str, Setting], num_
     """
     if not isinstance(state, Mapping):
         raise StateError(f"a loader state is a dict, not {type(state).__name__}")
-    if state.get("version") != STATE_VERSION:
-        raise StateError(f"the state has version {state.get('version')!r}; this Headrace reads version {STATE_VERSION}")
+    version = state.get("version")
+    if type(version) is not int or version != STATE_VERSION:  # True and 1.0 are equal to 1, and no versions
+        raise StateError(f"the state has version {version!r}; this Headrace reads version {STATE_VERSION}")
     if set(state) != _FIELDS:
         odd = sorted(map(str, _FIELDS ^ set(state)))
         raise StateError(f"the state has unknown fields or lacks some: {', '.join(odd)}; was something put into it?")
@@ -85,7 +86,7 @@ def decode_state(state: Mapping[str, Any], settings: Mapping[str, Setting], num_
         if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < _LIMIT:
             raise StateError(f"the state's {name} is {value!r}; it must be an integer from 0 to 2**63 - 1")
     saved = state["settings"]
-    if not isinstance(saved, Mapping) or state["plan"] != plan_fingerprint(saved):
+    if not isinstance(state["plan"], str) or state["plan"] != _fingerprint_of(saved):
         raise StateError("the state is damaged: its settings do not give its plan")
     differs = {
         name: (saved.get(name, "(absent)"), settings.get(name, "(absent)"))
@@ -97,6 +98,16 @@ def decode_state(state: Mapping[str, Any], settings: Mapping[str, Setting], num_
     if num_rows is not None and state["position"] > num_rows:
         raise StateError(f"the state is damaged: its position is {state['position']} in an epoch of {num_rows} rows")
     return Cursor(*(state[name] for name in _COUNTS))
+
+
+def _fingerprint_of(saved: Any) -> str | None:
+    """plan_fingerprint of what should be settings; None where it is something else."""
+    if not isinstance(saved, Mapping) or not all(isinstance(name, str) for name in saved):
+        return None
+    try:
+        return plan_fingerprint(saved)
+    except (TypeError, ValueError, RecursionError):  # objects, text that is none, lists in lists without end
+        return None
 
 
 def _text(setting: Setting) -> bytes:

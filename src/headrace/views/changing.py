@@ -90,6 +90,8 @@ def changed_from_here(
     before = _saved_recipe(saved, was)
     if mixture is dataset:
         position = cursor.epoch * size + cursor.position
+        if not _is_count(position + size):
+            raise StateError(f"the state's epoch is {cursor.epoch}; positions in it are beyond what can be counted")
         mixture = mixture.continued(position, before.counts(position))
         if len(mixture) == 0:
             raise OrderError("the mixture has no samples to go on with")

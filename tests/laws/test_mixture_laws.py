@@ -1,4 +1,4 @@
-"""Laws 1 and 2 of mixtures, said without a reference: every source in order, and counts that are as exact as promised."""
+"""Laws 1 and 2 of mixtures, without a reference: every source in order, and counts that are as exact as promised."""
 
 from fractions import Fraction
 

@@ -22,7 +22,7 @@ from pathlib import Path
 tests, text, positions = json.loads(sys.argv[1])
 sys.path.insert(0, tests)
 import numpy as np
-from planning.composed_mixture import Mixed
+from headrace.views import Plan
 from planning.composed_mixture import *
 from planning.composed_reference import *
 from planning.composed_views import real
@@ -42,9 +42,14 @@ begin = time.process_time()
 view = real(eval(text))
 got = [sample["id"] for sample in view.__getitems__(np.array(positions))]
 alone = view.__getitems__(np.array(positions[-1:]))[0]["id"]
+epoch, index = divmod(positions[-1], len(view))
+plan = Plan(view, 64, world_size=4)
+step = index // 64
+origin = plan.samples_of_step(step, epoch)[index % 4][index % 64 // 4]
+seen = plan.when_seen(*origin, epochs=[epoch])
 cpu_s = time.process_time() - begin
 grown_kib = kib("VmHWM:") - before if linux else None
-print(json.dumps([len(view), got, alone, cpu_s, grown_kib, "torch" in sys.modules]))
+print(json.dumps([len(view), got, alone, origin, [epoch, step] in map(list, seen), cpu_s, grown_kib, "torch" in sys.modules]))
 """
 
 LEAF = Leaf(TRILLION)
@@ -81,7 +86,8 @@ COMPOSITIONS = {
 
 
 def in_a_fresh_process(node, positions):
-    """len, ids at these positions, the last one's asked for alone, CPU seconds, KiB grown."""
+    """len, ids at these positions, the last one's alone and its origin in a plan, whether the plan says that it is seen
+    there, CPU seconds, KiB grown."""
     given = json.dumps([str(TESTS), repr(node), positions])
     done = subprocess.run([sys.executable, "-c", SCRIPT, given], capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr[-2000:]
@@ -103,10 +109,12 @@ def test_any_position_of_a_trillion_is_found_alone_in_little_time_and_memory(nam
     positions = somewhere(node)
     took_s = []
     for _ in range(3):
-        length, got, alone, cpu_s, grown_kib = in_a_fresh_process(node, positions)
+        length, got, alone, origin, was_seen, cpu_s, grown_kib = in_a_fresh_process(node, positions)
         assert length == node.n
         assert got == [node.place(position) for position in positions]
         assert alone == got[-1]
+        assert tuple(origin) == node.origin(positions[-1])
+        assert was_seen
         assert grown_kib is None or grown_kib < MOST_MIB * 1024
         took_s.append(cpu_s)
         if cpu_s < MOST_CPU_S:

@@ -12,6 +12,7 @@ import weakref
 import numpy as np
 import pytest
 
+from headrace import PackedDataset, StatefulDataLoader, WithLengths
 from headrace.errors import WorkerError
 from headrace.loading.prefetch import OrderedPool
 from loading.samples import Broken, Counting, Slow, drain, epoch, hurried, loader_threads, make
@@ -264,3 +265,16 @@ print(next(iter(loader)))
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert "tensor([0])" in done.stdout
+
+
+@pytest.mark.parametrize("options", [{}, {"num_workers": 2}, {"num_workers": 1, "parallel_method": "process"}])
+def test_an_error_in_packed_rows_names_them_by_window(options):
+    documents = WithLengths([np.arange(3)] * 100, np.full(100, 4))
+    rows = PackedDataset(documents, 8, window=20)
+    with StatefulDataLoader(rows, local_batch_size=4, **options) as loader:
+        loader.load_state_dict({**loader.state_dict(), "window": 2, "row": 8, "position": 28})
+        batches = iter(loader)
+        with pytest.raises((ValueError, WorkerError)) as failed:
+            next(batches)
+    told = str(failed.value) + "".join(getattr(failed.value, "__notes__", []))
+    assert "rows 8, 9 of window 2 in epoch 0, rows 0, 1 of window 3 in epoch 0" in told

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from headrace.loading.collate import Stack
 from headrace.loading.segments import StackSegments
+from headrace.views import is_windowed
 
 __all__ = ["BatchMaker", "named_items"]
 
@@ -48,8 +49,18 @@ class BatchMaker:
                 return self.collate_fn(samples) if len(samples) else self._empty()
             return self.collate_fn(samples)
         except Exception as error:
-            error.add_note(f"while loading samples {named_items(items.tolist())}")
+            error.add_note(f"while loading {self.named(items.tolist())}")
             raise
+
+    def named(self, items: Sequence[int]) -> str:
+        """These items as text: samples by number, rows of packs and batches by window; the first ones of many."""
+        if not is_windowed(self.dataset) or len(items) == 0:
+            return f"samples {named_items(items)}"
+        windows = self.dataset.windows_of(np.asarray(items, np.int64))
+        return ", ".join(
+            f"rows {named_items(rows.tolist())} of window {window} in epoch {epoch}"
+            for epoch, window, rows, _ in windows
+        )
 
     def _empty(self) -> Any:
         if isinstance(self.collate_fn, Stack | StackSegments):

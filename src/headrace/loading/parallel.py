@@ -90,6 +90,7 @@ class BatchSource:
             prefetch_bytes=parallel.prefetch_bytes,
             size_of=_num_bytes,
             timeout_s=parallel.timeout_s,
+            named=self._make.named,
         )
 
     def close(self) -> None:

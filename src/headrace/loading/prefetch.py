@@ -9,7 +9,7 @@ batches. The first ones are made by threads, since nothing is known of them and 
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from queue import SimpleQueue
 from time import monotonic, perf_counter
 from typing import Any, Generic, TypeVar
@@ -18,7 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import WorkerError
-from headrace.loading.batches import named_items
 
 __all__ = ["HAND_OVER_S", "OrderedPool"]
 
@@ -52,8 +51,10 @@ class OrderedPool(Generic[T]):
         prefetch_bytes: int | None = None,
         size_of: Callable[[T], int] = lambda _: 0,
         timeout_s: float | None = None,
+        named: Callable[[Sequence[int]], str] = str,
     ) -> None:
         self._items = items
+        self._named = named
         self._make = make
         self._num_threads = num_threads
         self._depth = depth
@@ -116,7 +117,7 @@ class OrderedPool(Generic[T]):
             self._timeout_s = 0.0  # closing need not wait for it again
             raise WorkerError(
                 f"loader thread {task.thread or '(none free)'} gave no batch within timeout_s={timeout_s}\n"
-                f"while loading samples {named_items(task.items.tolist())}"
+                f"while loading {self._named(task.items.tolist())}"
             )
         self._waiting.popleft()
         if task.error is not None:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch.utils.data._utils import signal_handling
 
 from headrace.errors import WorkerError
-from headrace.loading.batches import BatchMaker, named_items
+from headrace.loading.batches import BatchMaker
 from headrace.loading.sampler import ElasticBatchSampler
 from headrace.planning import Cursor, derive_seed
 from headrace.views.skipping import Skipped, SkippedItems
@@ -35,12 +35,12 @@ class Failure:
 
     kind: str
     text: str
-    items: tuple[int, ...]
+    place: str  # the samples, or rows, that were being loaded
     trace: str
 
     def error(self) -> WorkerError:
         """The error for the consumer."""
-        return WorkerError(f"{self.kind}: {self.text}\nwhile loading samples {named_items(self.items)}\n\n{self.trace}")
+        return WorkerError(f"{self.kind}: {self.text}\nwhile loading {self.place}\n\n{self.trace}")
 
 
 class Reported(NamedTuple):
@@ -64,7 +64,7 @@ class WorkerDataset(torch.utils.data.Dataset[Any]):
             _Sendable().dump(batch)
             return batch
         except Exception as error:
-            return Failure(type(error).__name__, _text(error), tuple(items), traceback.format_exc())
+            return Failure(type(error).__name__, _text(error), self._make.named(items), traceback.format_exc())
 
     def __getitem__(self, item: int) -> Any:
         return self.__getitems__([item])
@@ -118,6 +118,7 @@ class WorkerPool:
     ) -> None:
         self._sampler = sampler
         self._skipped = skipped
+        self._make = make
         self._rank = rank
         # torch draws the seed of its workers from the process's generator, and so changes what a model draws next.
         self._generator = torch.Generator()
@@ -199,7 +200,7 @@ class WorkerPool:
             how = f"failed ({type(error).__name__})"
         return WorkerError(
             f"loader worker {number} (process {processes[number].pid}) {how}: {error}\n"
-            f"while loading samples {named_items(items)}, or those it was given after them"
+            f"while loading {self._make.named(items)}, or those it was given after them"
         )
 
 

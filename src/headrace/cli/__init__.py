@@ -1,4 +1,4 @@
-"""The command `headrace`: tokenize, convert, inspect, verify, publish. One module a group of commands.
+"""The command `headrace`: tokenize, convert, plan, inspect, verify, publish. One module a group of commands.
 
 Every failure ends with an exit code that is not 0: 1 with one line that says what to do, 2 for a wrong command line,
 130 after Ctrl-C. Results go to standard output, progress and errors to standard error.
@@ -13,6 +13,8 @@ import typer
 from headrace.cli.convert import EXAMPLE as CONVERT_EXAMPLE
 from headrace.cli.convert import convert
 from headrace.cli.looking import inspect, publish, verify
+from headrace.cli.plan import EXAMPLE as PLAN_EXAMPLE
+from headrace.cli.plan import plan
 from headrace.cli.terminal import say
 from headrace.cli.tokenize import EXAMPLE as TOKENIZE_EXAMPLE
 from headrace.cli.tokenize import tokenize
@@ -23,7 +25,7 @@ __all__ = ["app", "main"]
 app = typer.Typer(
     name="headrace",
     help="Headrace takes raw data to training batches. Here: text to token shards, datasets of one kind to another, "
-    "and a look at what is there.",
+    "which samples a run will see, and a look at what is there.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="markdown",
@@ -31,6 +33,7 @@ app = typer.Typer(
 )
 app.command(epilog=TOKENIZE_EXAMPLE)(tokenize)
 app.command(epilog=CONVERT_EXAMPLE)(convert)
+app.command(epilog=PLAN_EXAMPLE)(plan)
 app.command(epilog="Example: `headrace inspect tokens --json | jq .total_length`")(inspect)
 app.command(epilog="Example: `headrace verify tokens && echo all is well`")(verify)
 app.command(epilog="Example: `headrace publish tokens`")(publish)

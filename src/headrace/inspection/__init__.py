@@ -3,6 +3,7 @@
 found.py                 which kind is there, and what is asked of every kind
 shards.py                streams, documents, streams with metadata
 samples.py  images.py    samples, and what stored images are
+quality.py               how far a shuffle is from an ideal one, and what it fetches
 shown.py                 values and sizes, shortened
 
 Looking at a dataset runs no code that lies in it: pickles are shown as bytes.

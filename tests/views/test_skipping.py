@@ -99,6 +99,21 @@ def test_a_damaged_sample_is_replaced_by_the_first_candidate_that_can_be_read(ki
     assert [(one.item, one.substitute) for one in dataset.skipped] == list(substitutes.items())
 
 
+@pytest.mark.parametrize(
+    ("length", "item", "candidates"),
+    [
+        (50, 3, [10, 38, 32]),
+        (1000, 999, [968, 159, 910]),
+        (10**6, 123456, [363554, 936797, 291380]),
+        (10**12, 5 * 10**11, [19673540775, 890825450487, 244483839546]),
+    ],
+)
+def test_the_candidates_never_change_from_one_version_to_the_next(length, item, candidates):
+    for number, expected in enumerate(candidates):
+        dataset = SkippingDataset(Damaged(length, {item, *candidates[:number]}))
+        assert dataset[item] == 10 * expected
+
+
 def test_the_substitute_does_not_depend_on_who_meets_the_sample_when_and_in_which_batch():
     items = np.random.default_rng(0).integers(0, 60, 400)
     bad = {3, 14, 15, 59}

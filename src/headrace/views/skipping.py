@@ -108,12 +108,12 @@ class SkippedItems:
         self._met: dict[tuple[str, int], Skipped] | None = None  # in a worker: those of the batch being made
         self._lock = threading.Lock()
 
-    def __getstate__(self) -> list[Skipped]:
-        return list(self)
+    def __getstate__(self) -> dict[str, list[Skipped]]:
+        return {"found": list(self)}
 
-    def __setstate__(self, found: list[Skipped]) -> None:
+    def __setstate__(self, state: dict[str, list[Skipped]]) -> None:
         self.__init__()  # type: ignore[misc]
-        for skipped in found:
+        for skipped in state["found"]:
             self._keep(skipped)
 
     def __len__(self) -> int:

@@ -6,12 +6,14 @@ import numpy as np
 import pytest
 
 from headrace import (
+    ElasticBatchSampler,
     MixedDataset,
     PackedDataset,
     ShuffledDataset,
     StatefulDataLoader,
+    TokenBudgetBatches,
 )
-from headrace.errors import StateError
+from headrace.errors import DatasetChangedError, StateError
 
 
 class Documents:
@@ -105,3 +107,46 @@ def test_rows_that_do_not_lead_to_their_window_are_no_place(place):
     one = loader(packed())
     with pytest.raises(StateError, match="do not lead to"):
         one.load_state_dict({**one.state_dict(), **dict(zip(("position", "window", "row"), place, strict=True))})
+
+
+def test_a_rank_without_rows_gets_an_empty_batch_after_a_change_of_the_mixture_too():
+    def ranks(weights):
+        return [loader(mixture(weights=weights, epoch_size=149), rank, 4, drop_last=False) for rank in range(4)]
+
+    before = loader(mixture(epoch_size=149), drop_last=False)
+    for _, _batch in zip(range(5), before, strict=False):
+        pass
+    last = []
+    for one in ranks((1, 3)):
+        one.load_state_dict(through_json(before.state_dict()), change="from_here")
+        last.append([batch.tolist() for batch in one][-1])
+    assert list(map(len, last)) == [1, 0, 0, 0]
+
+
+def test_a_rank_without_a_batch_gets_an_empty_one_after_a_change_below_token_budgets_too():
+    class OneToken(Documents):
+        def __init__(self, *given):
+            super().__init__(*given)
+            self.lengths = np.ones_like(self.lengths)
+
+    def ranks(weights):
+        budget = TokenBudgetBatches(mixture(OneToken, weights, epoch_size=3), 8, 4, window=40)
+        return [loader(budget, rank, 4) for rank in range(4)]
+
+    group = ranks((2, 1))
+    assert sorted(len(batch) for one in group for batch in one) == [0, 1, 1, 1]
+    later = ranks((1, 3))
+    for one in later:
+        one.load_state_dict(through_json(group[0].state_dict()), change="from_here")
+    assert sorted(len(batch) for one in later for batch in one) == [0, 1, 1, 1]
+
+
+@pytest.mark.parametrize("parts", [{}, {"shuffle": True}])
+def test_a_dataset_that_grew_since_its_steps_were_counted_is_refused(parts):
+    items = list(range(10))
+    one, sampler = loader(items, **parts), ElasticBatchSampler(items, 4, **parts)
+    assert len(list(one)) == len(list(sampler)) == 2
+    items += [10, 11, 12]
+    for stale in (one, sampler):
+        with pytest.raises(DatasetChangedError, match="had 10 samples and has 13 now"):
+            iter(stale)

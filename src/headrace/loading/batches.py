@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from headrace.loading.collate import Stack
 from headrace.loading.segments import StackSegments
+from headrace.views import fetch
 from headrace.views import is_windowed
 
 __all__ = ["BatchMaker", "named_items"]
@@ -70,7 +71,9 @@ class BatchMaker:
 
     def _any_sample(self) -> Any:
         """Some sample, to see what samples look like."""
-        return self.dataset.base[0] if getattr(self.dataset, "rows_are_batches", False) else self.dataset[0]
+        dataset = self.dataset.base if getattr(self.dataset, "rows_are_batches", False) else self.dataset
+        first = getattr(dataset, "first_position", 0)  # a mixture that was changed has no item 0
+        return fetch(dataset, np.array([first], np.int64))[0] if first else dataset[0]
 
 
 def named_items(items: Sequence[int]) -> str:

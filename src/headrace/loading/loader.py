@@ -15,7 +15,7 @@ import torch
 from headrace.errors import OrderError
 from headrace.loading.device import DeviceMover, default_device
 from headrace.loading.epoch import EpochIterator
-from headrace.loading.order import order_settings, restored, rows_a_step, step_plan
+from headrace.loading.order import check_unchanged, order_settings, restored, rows_a_step, step_plan
 from headrace.loading.parallel import BatchSource, Parallel, at_least
 from headrace.loading.steps import StepPlan
 from headrace.loading.world import resolve_world
@@ -161,6 +161,7 @@ class StatefulDataLoader:
 
     def __iter__(self) -> Iterator[Any]:
         plan = self._plan()
+        check_unchanged(self._ordered, plan)
         start = plan.begin(self._restart())
         self._begin_at(start, "a newer one took its place")
         self._epoch = EpochIterator(self._source().batches(start), plan, start, self._mover())

@@ -11,9 +11,10 @@ from headrace.planning import Cursor, decode_state, encode_state
 from headrace.planning.permutation import MAX_ITEMS
 from headrace.views import dataset_settings, is_windowed
 from headrace.views.changing import changed_from_here, continued_as_saved, first_step, mixture_settings
+from headrace.views.protocol import check_same_length
 from headrace.views.windowed import ROW_BITS
 
-__all__ = ["continued", "order_settings", "restored", "rows_a_step", "step_plan"]
+__all__ = ["check_unchanged", "continued", "order_settings", "restored", "rows_a_step", "step_plan"]
 
 
 def rows_a_step(dataset: Any, local_batch_size: int | None, global_batch_size: int | None, world_size: int) -> int:
@@ -41,6 +42,12 @@ def step_plan(dataset: Any, global_batch_size: int, world: World, *, drop_last: 
     if is_windowed(dataset):
         return WindowSteps(dataset, global_batch_size, rank, world_size, drop_last, first_step(dataset))
     return Steps(len(dataset), global_batch_size, rank, world_size, drop_last, first_step(dataset))
+
+
+def check_unchanged(dataset: Any, plan: StepPlan) -> None:
+    """DatasetChangedError where dataset has another length than when plan was made."""
+    if isinstance(plan, Steps):
+        check_same_length(dataset, plan.num_rows)
 
 
 def order_settings(dataset: Any, *, drop_last: bool) -> dict[str, Any]:

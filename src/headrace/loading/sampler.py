@@ -8,7 +8,7 @@ import torch.utils.data
 from numpy.typing import NDArray
 
 from headrace.errors import OrderError
-from headrace.loading.order import order_settings, restored, rows_a_step, step_plan
+from headrace.loading.order import check_unchanged, order_settings, restored, rows_a_step, step_plan
 from headrace.loading.steps import StepPlan, TooFewSteps, locate
 from headrace.loading.world import resolve_world
 from headrace.planning import Cursor, check_division, encode_state
@@ -82,6 +82,7 @@ class ElasticBatchSampler(torch.utils.data.Sampler[list[int]]):
         return self._plan().steps(self._next.epoch)
 
     def __iter__(self) -> Iterator[list[int]]:
+        check_unchanged(self._dataset, self._plan())
         self._begun = self._plan().begin(self._next)
         self._iteration += 1
         return self._lists(self._begun, self._iteration)

@@ -24,6 +24,7 @@ from headrace.views.protocol import (
     Int64s,
     MapDataset,
     Setting,
+    check_same_length,
     checked_base,
     dataset_settings,
     fetch,
@@ -159,8 +160,12 @@ class MixedDataset:
         return np.array(self._chosen, np.int64)[found], draws
 
     def drawn(self, positions: Int64s) -> Iterator[Drawn]:
-        """What is drawn at these endless positions, source by source; each keeps the order of the positions."""
+        """What is drawn at these endless positions, source by source; each keeps the order of the positions.
+
+        DatasetChangedError for a source that has another length than when it was mixed.
+        """
         sources, draws = self.draws(positions)
+        lengths = dict(zip(self._chosen, self.recipe.lengths, strict=True))
         by_source = np.argsort(sources, kind="stable")
         sorted_sources = sources[by_source]
         begins = np.flatnonzero(np.diff(sorted_sources, prepend=-1))
@@ -168,6 +173,8 @@ class MixedDataset:
         for begin, end in zip(begins.tolist(), ends.tolist(), strict=True):
             source = int(sorted_sources[begin])
             places = by_source[begin:end]
+            if source in lengths:
+                check_same_length(self._list[source], lengths[source])
             yield Drawn(self._names[source], self._asked_at(source), draws[places], places)
 
     def asked(self, name: str) -> Any:

@@ -16,13 +16,14 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.errors import OrderError
+from headrace.errors import DatasetChangedError, OrderError
 
 __all__ = [
     "Int64s",
     "MapDataset",
     "Setting",
     "add_settings",
+    "check_same_length",
     "checked_base",
     "dataset_settings",
     "fetch",
@@ -79,6 +80,13 @@ def checked_base(base: Any, above: str) -> Any:
     if not hasattr(base, "__getitem__") and not hasattr(base, "__getitems__"):
         raise TypeError(f"{above} needs a map-style dataset, and {type(base).__name__} has no __getitem__")
     return base
+
+
+def check_same_length(dataset: Any, length: int) -> None:
+    """DatasetChangedError where dataset has another length than when its order was worked out: items would stand in
+    other places of it, some twice and some nowhere."""
+    if len(dataset) != length:
+        raise DatasetChangedError(type(dataset).__name__, f"it had {length} samples and has {len(dataset)} now")
 
 
 def with_base(view: Any, base: Any) -> Any:

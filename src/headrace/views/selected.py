@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from headrace.errors import OptionError, OrderError
 from headrace.planning import Selection
-from headrace.views.protocol import Int64s, MapDataset, Setting, is_ordered, lengths_at
+from headrace.views.protocol import Int64s, MapDataset, Setting, check_same_length, is_ordered, lengths_at
 from headrace.views.view import View
 
 __all__ = ["SelectedDataset"]
@@ -63,7 +63,11 @@ class SelectedDataset(View):
         return len(self.selection)
 
     def locate(self, positions: Int64s) -> Int64s:
-        """The base's endless positions behind these endless positions; IndexError for negative ones."""
+        """The base's endless positions behind these endless positions; IndexError for negative ones.
+
+        DatasetChangedError where the base has another length than when its samples were chosen.
+        """
+        check_same_length(self.base, self.selection.num_items)
         epochs, indices = np.divmod(self.checked(positions), max(1, len(self.selection)))
         return epochs * self.selection.num_items + self.selection.select(indices)
 

@@ -1,0 +1,26 @@
+"""Views over datasets that change, lie, or are of odd kinds: right, or refused by name; never other samples."""
+
+import pytest
+
+from headrace import MixedDataset, SelectedDataset, ShuffledDataset
+from headrace.errors import DatasetChangedError
+
+
+@pytest.mark.parametrize("change", [lambda items: items.append(10), lambda items: items.pop()])
+def test_a_part_of_a_dataset_that_changed_its_length_is_refused(change):
+    items = list(range(10))
+    part = SelectedDataset(ShuffledDataset(items, 1), [2, 7, 8])
+    assert len(set(part[:])) == 3
+    change(items)
+    with pytest.raises(DatasetChangedError, match="it had 10 samples and has"):
+        part[0]
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_a_mixture_of_a_source_that_changed_its_length_is_refused(ordered):
+    items = list(range(10))
+    mixed = MixedDataset({"a": ShuffledDataset(items, 1) if ordered else items, "b": [100]})
+    assert len(mixed[:]) == 11
+    items.append(11)
+    with pytest.raises(DatasetChangedError, match="it had 10 samples and has 11 now"):
+        mixed[:]

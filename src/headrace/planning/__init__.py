@@ -2,6 +2,8 @@
 
     permutation.py   seeds from names; a bijection of range(n) that answers any position alone
     shuffle.py       endless positions in shuffled epochs
+    blocks.py        the same inside blocks, which no item leaves
+    pools.py         shuffled epochs that read few shards at a time
     selection.py     a part of the items: the k-th of them, and how many come before an item
     buckets.py       samples of like length beside one another, inside one window
     mixture.py       which source stands at which position; upon splits, proportions, schedule and legs

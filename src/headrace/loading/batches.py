@@ -8,8 +8,7 @@ from numpy.typing import NDArray
 
 from headrace.loading.collate import Stack
 from headrace.loading.segments import StackSegments
-from headrace.views import fetch
-from headrace.views import is_windowed
+from headrace.views import fetch, is_windowed
 
 __all__ = ["BatchMaker", "named_items"]
 

@@ -104,7 +104,10 @@ class Leg:
 
 @dataclass(frozen=True, eq=False)
 class Mixed:
-    """A mixture of nodes, named s0, s1, ...; weights and schedules as MixedDataset takes them, a number a node."""
+    """A mixture of nodes, named s0, s1, ...; weights and schedules as MixedDataset takes them, a number a node.
+
+    One that was changed begins at position start, with so many draws of each source.
+    """
 
     bases: tuple
     weights: tuple | None = None
@@ -115,6 +118,8 @@ class Mixed:
     epoch_size: int | None = None
     exhausted: str = "repeat"
     max_epochs: int | tuple | None = None  # a tuple has None for sources without
+    start: int = 0
+    drawn: tuple | None = None
 
     @cached_property
     def points(self):
@@ -172,11 +177,11 @@ class Mixed:
     @cached_property
     def legs(self):
         """All legs; the last one has no end, or ends where the order does."""
-        legs, position = [], 0
-        drawn, ahead = [0] * len(self.bases), [0] * len(self.bases)
+        legs, position = [], self.start
+        drawn, ahead = list(self.drawn or [0] * len(self.bases)), [0] * len(self.bases)
         while True:
             shares, end = self.piece(position)
-            rest = [None if limit is None else limit - k for limit, k in zip(self.limits, drawn, strict=True)]
+            rest = [None if limit is None else max(0, limit - k) for limit, k in zip(self.limits, drawn, strict=True)]
             if any(share and left == 0 for share, left in zip(shares, rest, strict=True)):
                 shares = [0 if left == 0 else share for share, left in zip(shares, rest, strict=True)]
                 if any(shares):
@@ -234,7 +239,7 @@ class Mixed:
 
     def counts(self, number):
         """How often each source was among the first so many draws."""
-        leg = self.leg(number - 1) if number else self.legs[0]
+        leg = self.leg(number - 1) if number > self.start else self.legs[0]
         return leg.counts(number)
 
     @cached_property
@@ -243,20 +248,23 @@ class Mixed:
 
     def draw(self, position):
         """The source at a position, and which of its draws it is."""
-        epoch, index = divmod(position, self.n)
-        begin = index - index % BLOCK
-        if (epoch, begin) not in self.blocks:
-            self.blocks[epoch, begin] = self.block(epoch, begin)
-        return self.blocks[epoch, begin][index - begin]
+        first = max(position // self.n * self.n, self.start)  # blocks are counted from here
+        begin = position - (position - first) % BLOCK
+        if begin not in self.blocks:
+            self.blocks[begin] = self.block(first, begin)
+        return self.blocks[begin][position - begin]
 
-    def block(self, epoch, begin):
-        """Draws are permuted in a block; but each source's own come in their order."""
-        total = self.n if self.end is None else min(self.n, self.end - epoch * self.n)
+    def block(self, first, begin):
+        """The sources of a block are listed and permuted; the draws of each come in their order."""
+        epoch = begin // self.n
+        end = (epoch + 1) * self.n if self.end is None else min((epoch + 1) * self.n, self.end)
         seed = reference.derive_seed(self.seed, "mixture")
-        drawn, found = self.counts(epoch * self.n + begin), []
-        for index in range(begin, min(begin + BLOCK, total)):
-            number = epoch * self.n + reference.permuted_in_block(index, total, BLOCK, seed, epoch)
-            source, _ = self.leg(number).source(number)
+        drawn, found = self.counts(begin), []
+        numbers = range(begin, min(begin + BLOCK, end))
+        listed = sorted(self.leg(number).source(number)[0] for number in numbers)
+        for position in numbers:
+            place = first + reference.permuted_in_block(position - first, end - first, BLOCK, seed, epoch)
+            source = listed[place - begin]
             found.append((source, drawn[source]))
             drawn[source] += 1
         return found

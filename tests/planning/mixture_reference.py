@@ -164,11 +164,10 @@ class Mixture:
         start = begin + (position - begin) // BLOCK * BLOCK
         if start not in self.blocks:
             seed = reference.derive_seed(self.seed, "mixture")
-            moved = [
-                reference.permuted_in_block(number, end - begin, BLOCK, seed, epoch)
-                for number in range(start - begin, min(start - begin + BLOCK, end - begin))
-            ]
-            self.blocks[start] = [self.root_source(begin + number) for number in moved]
+            numbers = range(start, min(start + BLOCK, end))
+            listed = sorted(self.root_source(number) for number in numbers)
+            moved = [reference.permuted_in_block(n - begin, end - begin, BLOCK, seed, epoch) for n in numbers]
+            self.blocks[start] = [listed[number + begin - start] for number in moved]
         return self.blocks[start], start
 
     def draw(self, position):

@@ -85,8 +85,12 @@ def test_quotas_sum_up_keep_their_caps_and_are_the_references(data):
 
 
 def dealt(splits, number):
-    sources, draws = splits.draws(np.arange(number, dtype=np.int64))
-    return list(zip(sources.tolist(), draws.tolist(), strict=True))
+    numbers = np.arange(number, dtype=np.int64)
+    of, sources, first, counts = splits.ranges(numbers, numbers + 1)
+    assert counts.tolist() == [1] * number
+    order = np.argsort(of)
+    assert of[order].tolist() == numbers.tolist()
+    return list(zip(sources[order].tolist(), first[order].tolist(), strict=True))
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
@@ -107,7 +111,7 @@ def test_every_draw_of_every_small_mixture_is_the_references(size):
 @given(some_weights, st.integers(0, (1 << 62) - 1))
 def test_any_draw_is_found_alone_and_finds_its_place_again(given_weights, number):
     splits, tree = Splits(given_weights), mixture_reference.Tree(given_weights)
-    ((source,), (draw,)) = (found.tolist() for found in splits.draws(np.array([number])))
+    _, (source,), (draw,), _ = (column.tolist() for column in splits.ranges(np.array([number]), np.array([number + 1])))
     before, after = splits.counts(number), splits.counts(number + 1)
     assert before == tree.counts(number)
     assert after == tree.counts(number + 1)
@@ -119,10 +123,23 @@ def test_any_draw_is_found_alone_and_finds_its_place_again(given_weights, number
     assert splits.number_of(source, draw) == number
 
 
+@given(some_weights, st.lists(st.tuples(st.integers(0, 1 << 61), st.integers(1, 2000)), min_size=1, max_size=4))
+def test_ranges_of_draws_have_what_counts_grow_by(given_weights, spans):
+    splits = Splits(given_weights)
+    begins = np.array([begin for begin, _ in spans], np.int64)
+    of, sources, first, counts = splits.ranges(begins, begins + np.array([size for _, size in spans], np.int64))
+    expected = []
+    for number, (begin, size) in enumerate(spans):
+        pairs = zip(splits.counts(begin), splits.counts(begin + size), strict=True)
+        expected += [(number, s, low, high - low) for s, (low, high) in enumerate(pairs) if low < high]
+    found = zip(of.tolist(), sources.tolist(), first.tolist(), counts.tolist(), strict=True)
+    assert sorted(found) == expected
+
+
 @pytest.mark.parametrize("given_weights", LOPSIDED.values(), ids=LOPSIDED)
 def test_counts_are_within_two_of_the_share_at_every_prefix(given_weights):
     shares = np.array([float(Fraction(weight) / sum(map(Fraction, given_weights))) for weight in given_weights])
-    sources, _ = Splits(shares_of(given_weights)).draws(np.arange(3000, dtype=np.int64))
+    sources = np.array(dealt(Splits(shares_of(given_weights)), 3000))[:, 0]
     counts = np.cumsum(sources[:, None] == np.arange(len(shares)), axis=0)
     assert np.abs(counts - np.arange(1, 3001)[:, None] * shares).max() < 2
 
@@ -139,8 +156,7 @@ def test_counts_of_a_share_are_exact_after_any_number_of_rounds():
 
 
 def test_a_source_without_weight_is_never_drawn():
-    sources, _ = Splits([0, 3, 0, 1]).draws(np.arange(1000, dtype=np.int64))
-    assert sorted(set(sources.tolist())) == [1, 3]
+    assert {source for source, _ in dealt(Splits([0, 3, 0, 1]), 1000)} == {1, 3}
 
 
 def test_a_share_below_what_64_bits_hold_does_not_take_the_others_draws():

@@ -21,7 +21,7 @@ from headrace.errors import OrderError
 from headrace.planning.permutation import MAX_ITEMS
 from headrace.planning.proportions import UNIT, apportioned, quotas
 from headrace.planning.schedule import Schedule
-from headrace.planning.splits import Splits
+from headrace.planning.splits import Ranges, Splits
 
 __all__ = ["Leg", "Legs"]
 
@@ -91,20 +91,25 @@ class Legs:
             known = self._extended(known)
         return min(position, known.position) if known.ended else position
 
-    def root_draws(self, numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The source of each root draw, and which of its own draws it is. Errors as check()."""
-        lowest, highest = int(numbers.min()), int(numbers.max())
+    def ranges(self, begins: NDArray[np.int64], ends: NDArray[np.int64]) -> Ranges:
+        """What the root draws begins[k] to ends[k] (exclusive, not empty) are; by k, source and draw. Errors as check().
+
+        A source may be there twice in a range, where it runs over the end of a leg.
+        """
+        lowest, highest = int(begins.min()), int(ends.max()) - 1
         self._covering(lowest)
         known = self._covering(highest)
-        first, last = known.leg_at(lowest), known.leg_at(highest)
-        if first == last:
-            return self._dealt(known.legs[first], numbers)
-        legs = np.searchsorted(np.array(known.starts[: last + 1], np.int64), numbers, side="right") - 1
-        sources, draws = np.empty(len(numbers), np.int64), np.empty(len(numbers), np.int64)
-        for number in sorted(set(legs.tolist())):
-            chosen = legs == number
-            sources[chosen], draws[chosen] = self._dealt(known.legs[number], numbers[chosen])
-        return sources, draws
+        found = []
+        for leg in known.legs[known.leg_at(lowest) : known.leg_at(highest) + 1]:
+            low = np.maximum(begins - leg.start, 0)
+            high = (ends if leg.end is None else np.minimum(ends, leg.end)) - leg.start
+            inside = np.flatnonzero(low < high)
+            if len(inside):
+                of, sources, first, counts = self._splits(leg).ranges(low[inside], high[inside])
+                found.append((inside[of], sources, first + np.array(leg.drawn, np.int64)[sources], counts))
+        of, sources, first, counts = (np.concatenate(column) for column in zip(*found, strict=True))
+        order = np.argsort(of * len(self._limits) + sources, kind="stable")  # legs come in order already
+        return Ranges(of[order], sources[order], first[order], counts[order])
 
     def counts(self, position: int) -> list[int]:
         """How often each source has been drawn before root draw `position`, which may be the end of the order."""
@@ -167,10 +172,6 @@ class Legs:
                 )
             known = self._extended(known)
         return known
-
-    def _dealt(self, leg: Leg, numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        sources, draws = self._splits(leg).draws(numbers - leg.start)
-        return sources, draws + np.array(leg.drawn, np.int64)[sources]
 
     def _extended(self, known: _Known) -> _Known:
         """What is known with the next leg, or with the end of the order."""

@@ -2,8 +2,8 @@
 
     position, endless   |---------------- epoch 0 ----------------|---------- epoch 1 ---
                         | block 0 | block 1 | ...        | short  | block 0 | ...            BLOCK positions each
-    root draw           the same numbers: those of a block, permuted    legs.py and splits.py know the source of each
-    source, draw        the source of the root draw, and how often it was drawn before this position
+    sources of a block  each as often as its count grows over the block (legs.py, splits.py), listed and permuted
+    draws               of each source, in order: how often it was drawn before this position
 
 Exact proportions alone would be a pattern, and every W-th position, which is what one rank reads, another one. So
 sources are permuted inside blocks. Draws are not: whatever position a run is at, each source has been drawn 0, 1, ...
@@ -12,6 +12,7 @@ in order, so no item comes again before its source has been through, and what wa
 
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -134,18 +135,26 @@ class MixturePlan:
         reach = self.legs.reach(int(starts[-1]) + BLOCK)  # an order that ends inside an epoch ends its last block
         totals = np.minimum(totals, reach - begins, where=starts + BLOCK > reach, out=totals)
         sizes = np.minimum(BLOCK, totals - (starts - begins))
+        ranges = self.legs.ranges(starts, starts + sizes)
+        listed_sources = np.repeat(ranges.sources, ranges.counts)
+        listed_draws = np.repeat(ranges.first - (ranges.counts.cumsum() - ranges.counts), ranges.counts)
+        listed_draws += np.arange(len(listed_draws))
+        listed_at = sizes.cumsum() - sizes
         for total, size in sorted(set(zip(totals.tolist(), sizes.tolist(), strict=True))):
             chosen = np.flatnonzero((totals == total) & (sizes == size))
             within = np.arange(size)
-            numbers = starts[chosen, None] + within
-            indices = numbers - begins[chosen, None]
+            indices = (starts[chosen] - begins[chosen])[:, None] + within
             of_each = np.broadcast_to(epochs[chosen, None], indices.shape)
-            permuted = permuted_in_blocks(indices, total, BLOCK, self._seed, of_each) - indices[:, :1]
-            root_sources, root_draws = (found.reshape(-1, size) for found in self.legs.root_draws(numbers.ravel()))
-            of_position = np.take_along_axis(root_sources, permuted, axis=1)
-            in_order = np.argsort(of_position, axis=1, kind="stable")
-            found = np.empty(numbers.shape, np.int64)
-            by_source = np.take_along_axis(root_draws, np.argsort(root_sources, axis=1, kind="stable"), axis=1)
-            np.put_along_axis(found, in_order, by_source, axis=1)
-            sources[chosen, :size], draws[chosen, :size] = of_position, found
+            places = permuted_in_blocks(indices, total, BLOCK, self._seed, of_each) - indices[:, :1]
+            listed = listed_at[chosen, None] + within
+            of_position = np.take_along_axis(listed_sources[listed], places, axis=1)
+            by_source = np.argsort(of_position.astype(_narrow(of_position)), axis=1, kind="stable")
+            of_draws = np.empty(listed.shape, np.int64)
+            np.put_along_axis(of_draws, by_source, listed_draws[listed], axis=1)
+            sources[chosen, :size], draws[chosen, :size] = of_position, of_draws
         return sources, draws
+
+
+def _narrow(numbers: _Int64s) -> type[np.unsignedinteger[Any]]:
+    """A type that holds these numbers, which NumPy sorts by their bits where it is as narrow as this."""
+    return np.uint16 if int(numbers.max()) < 1 << 16 else np.uint64

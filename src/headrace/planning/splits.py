@@ -22,18 +22,28 @@ sum to n for weights, the counts of n draws are exactly those.
 
 import heapq
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headrace.planning.permutation import Words
 
-__all__ = ["Splits"]
+__all__ = ["Ranges", "Splits"]
 
 _WORD = 1 << 64
 _HALF = 1 << 63
 _LOW = np.uint64(0xFFFFFFFF)
-_32 = np.uint64(32)
+_31, _32, _ONE = np.uint64(31), np.uint64(32), np.uint64(1)
+
+
+class Ranges(NamedTuple):
+    """Draws of one source each, that are among those of ranges of draws."""
+
+    of: NDArray[np.int64]  # (m,) the range
+    sources: NDArray[np.int64]  # (m,)
+    first: NDArray[np.int64]  # (m,) which of the source's draws the first one is
+    counts: NDArray[np.int64]  # (m,) how many there are, at least 1
 
 
 class Splits:
@@ -59,33 +69,35 @@ class Splits:
             heapq.heapreplace(heap, (both, number + inner))
         self._leaf_of = {source: leaf for leaf, source in enumerate(self.sources)}
         self._share_words = np.array(self._shares, np.uint64)
+        self._source_numbers = np.array(self.sources, np.int64)
         self._child_nodes = np.array(self._children, np.int64).reshape(-1, 2)
 
-    def draws(self, numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The source behind each of these draws (0..2^62), and which of its own draws it is; shape (n,) both."""
+    def ranges(self, begins: NDArray[np.int64], ends: NDArray[np.int64]) -> Ranges:
+        """What the draws begins[k] to ends[k] (exclusive, at most 2^62) are, for each k, which must not be empty.
+
+        A source is there once for each range that has it, in no order. It is a walk down with all ranges at once.
+        """
         number = len(self.sources)
-        left_over = numbers.astype(np.uint64)
+        of = np.arange(len(begins))
+        low, high = begins.astype(np.uint64), ends.astype(np.uint64)
         if number == 1:
-            return np.full(len(numbers), self.sources[0], np.int64), left_over.view(np.int64)
-        draws = np.empty(len(numbers), np.int64)
-        leaves = np.empty(len(numbers), np.int64)
-        places = np.arange(len(numbers))
-        inner = np.full(len(numbers), len(self._shares) - 1, np.int64)
-        while len(places):
+            return Ranges(
+                of, np.full(len(of), self.sources[0], np.int64), low.view(np.int64), (high - low).view(np.int64)
+            )
+        inner = np.full(len(of), len(self._shares) - 1, np.int64)
+        found = []
+        while len(of):
             share = self._share_words[inner]
-            left, low = _left_of(left_over, share)
-            goes_left = low > ~share
-            left_over = np.where(goes_left, left, left_over - left)
-            children = self._child_nodes[inner]
-            inner = np.where(goes_left, children[:, 0], children[:, 1]) - number
-            at_leaf = inner < 0
-            if at_leaf.any():
-                arrived = places[at_leaf]
-                draws[arrived] = left_over[at_leaf].view(np.int64)
-                leaves[arrived] = inner[at_leaf] + number
-                below = ~at_leaf
-                places, inner, left_over = places[below], inner[below], left_over[below]
-        return np.array(self.sources, np.int64)[leaves], draws
+            left_low, left_high = _left_of(low, share), _left_of(high, share)
+            nodes = self._child_nodes[inner].T.ravel()
+            low, high = np.concatenate([left_low, low - left_low]), np.concatenate([left_high, high - left_high])
+            of = np.concatenate([of, of])
+            at_leaf = np.flatnonzero((nodes < number) & (low < high))
+            found.append((of[at_leaf], nodes[at_leaf], low[at_leaf], high[at_leaf]))
+            below = np.flatnonzero((nodes >= number) & (low < high))
+            of, low, high, inner = of[below], low[below], high[below], nodes[below] - number
+        of, leaves, low, high = (np.concatenate(column) for column in zip(*found, strict=True))
+        return Ranges(of, self._source_numbers[leaves], low.view(np.int64), (high - low).view(np.int64))
 
     def counts(self, number: int) -> list[int]:
         """How many of the first `number` draws each source has, those without weight too."""
@@ -103,7 +115,7 @@ class Splits:
         return counts
 
     def number_of(self, source: int, draw: int) -> int:
-        """The draw of all that is this draw of source (which must have weight): the inverse of draws()."""
+        """The draw of all that is this draw of source (which must have weight): the way back up."""
         node = self._leaf_of[source]
         while (parent := self._parents[node])[0] >= 0:
             inner, to_the_right = parent
@@ -116,15 +128,12 @@ class Splits:
         return draw
 
 
-def _left_of(numbers: Words, shares: Words) -> tuple[Words, Words]:
-    """The high and low words of numbers * shares + 2^63, a number of 128 bits."""
+def _left_of(numbers: Words, shares: Words) -> Words:
+    """How many of so many draws go left: the high word of numbers * shares + 2^63, a number of 128 bits."""
     n_high, n_low = numbers >> _32, numbers & _LOW
     s_high, s_low = shares >> _32, shares & _LOW
     low = n_low * s_low
     cross, other = n_low * s_high, n_high * s_low
     middle = (low >> _32) + (cross & _LOW) + (other & _LOW)
     high = n_high * s_high + (cross >> _32) + (other >> _32) + (middle >> _32)
-    low = (middle << _32) | (low & _LOW)
-    high += low >> np.uint64(63)
-    low += np.uint64(_HALF)
-    return high, low
+    return high + (middle >> _31 & _ONE)  # 2^63 carries into the high word if the low word's first bit is set

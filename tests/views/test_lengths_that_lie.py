@@ -19,6 +19,7 @@ from headrace import (
     StatefulDataLoader,
     WithLengths,
 )
+from headrace.errors import OrderError
 from headrace.views import MixedDataset, TokenBudgetBatches
 from views.packed_scenes import Listed, documents_of, stored
 
@@ -136,11 +137,6 @@ def test_a_document_of_another_length_than_was_given_is_an_error_that_names_it(c
             list(loader)
 
 
-def test_too_few_lengths_are_an_error_and_not_other_rows():
-    with pytest.raises(IndexError):
-        PackedDataset(Listed(documents_of(LENGTHS), LENGTHS[:-1]), 8).report()
-
-
 def test_a_substitute_that_is_shorter_leaves_padding():
     damaged = Damaged(documents_of(LENGTHS), at=3)
     packed = PackedDataset(damaged, 9, strategy="concat")
@@ -153,3 +149,39 @@ def test_a_substitute_that_is_shorter_leaves_padding():
     expected = documents_of(LENGTHS)
     expected[3] = expected[skipped.substitute]
     assert torch.equal(tokens.to(torch.int64), torch.from_numpy(np.concatenate(expected).astype(np.int64)))
+
+
+@pytest.mark.parametrize(
+    ("lengths", "error", "text"),
+    [
+        (np.array(LENGTHS) + 0.5, TypeError, "lengths of samples are integers, and those of Listed are float64"),
+        (np.array(LENGTHS) * np.nan, TypeError, "are float64"),
+        ([True] * 8, TypeError, "are bool"),
+        (["3"] * 8, TypeError, "are <U1"),
+        ([None] * 8, TypeError, "are object"),
+        ([LENGTHS] * 8, ValueError, r"8 samples and lengths of shape \(8, 8\)"),
+        (LENGTHS[:-1], ValueError, r"8 samples and lengths of shape \(7,\)"),
+        ([*LENGTHS, 1], ValueError, r"8 samples and lengths of shape \(9,\)"),
+        ([-1, *LENGTHS[1:]], OrderError, "-1"),
+        ([1 << 62, *LENGTHS[1:]], OrderError, "4611686018427387904"),
+        ([1 << 34, *LENGTHS[1:]], OrderError, "17179869184"),
+        (np.array([(1 << 64) - 1, *LENGTHS[1:]], np.uint64), OrderError, "-1"),
+    ],
+)
+def test_lengths_that_are_none_are_refused_before_anything_is_made_of_them(lengths, error, text):
+    base = Listed(documents_of(LENGTHS), lengths)
+    for rows in (PackedDataset(base, 8), TokenBudgetBatches(ShuffledDataset(base, 1), 1000, 2)):
+        with pytest.raises(error, match=text):
+            rows.report()
+
+
+@pytest.mark.parametrize(
+    ("tell", "error"), [(lambda items: items + 0.5, TypeError), (lambda items: items[1:], ValueError)]
+)
+def test_lengths_that_a_dataset_tells_of_some_items_are_checked_as_well(tell, error):
+    class Telling(Listed):
+        def lengths_at(self, items):
+            return tell(items)
+
+    with pytest.raises(error, match="Telling"):
+        PackedDataset(Telling(documents_of(LENGTHS)), 8).report()

@@ -29,6 +29,8 @@ MASKED = np.array([(5, 1), (6, 0)], [("tokens", "<u2"), ("mask", "u1")])
         ({"input_ids": [5, 6], "text": "ab", "id": 3, "names": ["a", "b"], "rows": [[1], [2]]}, None, {}),
         ({"ids": np.array([5, 6]), "tokens": np.array([1.5, 2.5])}, "ids", {"tokens": [1.5, 2.5, 0, 0]}),
         ({"tokens": [5, 6], "mask": [True, False]}, None, {"mask": [True, False, False, False]}),
+        ({"tokens": torch.tensor([5, 6]), "mask": torch.tensor([1, 2])}, None, {"mask": [1, 2, 0, 0]}),
+        ({"tokens": (5, 6), "mask": (1, 2)}, None, {"mask": [1, 2, 0, 0]}),
         ({"tokens": [5, 6], "labels": [-100, 6]}, None, {"labels": [-100, 6, -100, -100]}),
         ({"tokens": [5, 6], "more": np.zeros(9)}, ("tokens",), {}),
         ({"tokens": [5, 6], "more": np.zeros(9), "mask": [1, 2]}, ("tokens", "mask"), {"mask": [1, 2, 0, 0]}),

@@ -77,7 +77,7 @@ class DocumentFields:
     def _others(self, document: Mapping[str, Any], tokens: str) -> Iterable[tuple[str, NDArray[Any]]]:
         if self.others is None:
             for name, values in document.items():
-                if name != tokens and isinstance(values, np.ndarray | list):
+                if name != tokens and (isinstance(values, list | tuple) or hasattr(values, "__array__")):
                     array = _numbers(values)
                     if array is not None:
                         yield name, array

@@ -15,12 +15,13 @@ from headrace.views.leaves import leaf_paths, leaves_at, some_leaf
 from headrace.views.options import whole_number
 from headrace.views.packed_rows import PackedBatch, joined, padding_of
 from headrace.views.protocol import Int64s, MapDataset, Setting, fetch
-from headrace.views.windowed import WindowedDataset, WindowRows
+from headrace.views.windowed import ROW_BITS, WindowedDataset, WindowRows
 
 __all__ = ["PackedDataset"]
 
 DEFAULT_WINDOW = 65_536
 PACKING_VERSION = 1
+LENGTH_BITS = 38  # of a document's tokens: lengths of a window add up to less than 2^62
 
 _COUNTED = ("tokens", "dropped_documents", "dropped_tokens", "split_documents", "empty_documents")
 
@@ -146,6 +147,13 @@ class PackedDataset(WindowedDataset[PackedRows]):
             if len(too_long):
                 begin, _ = self.window_positions(epoch, window)
                 raise self._too_long(begin + int(too_long[0]), int(lengths[too_long[0]]))
+        if self.long == "split" and len(lengths):
+            longest, least_rows = int(lengths.max()), int(lengths.sum()) // self.sequence_length
+            if longest >> LENGTH_BITS or least_rows >> ROW_BITS:
+                raise OrderError(
+                    f"window {window} of epoch {epoch} has documents of up to {longest} tokens, too many for the "
+                    f"{1 << ROW_BITS} rows that a window may have; if the lengths are right, make the window smaller"
+                )
         seed = derive_seed(self.seed, "pack", epoch, window)
         return pack(lengths, self.sequence_length, strategy=self.strategy, long=self.long, seed=seed)
 

@@ -133,18 +133,31 @@ def knows_lengths(dataset: Any) -> bool:
 def lengths_at(dataset: Any, positions: Int64s) -> Int64s:
     """The lengths of the samples at these endless positions, without reading them.
 
-    From the dataset's `lengths_at(items)`, else its `lengths`; TypeError where it has neither.
+    From the dataset's `lengths_at(items)`, else its `lengths`; TypeError where it has neither, or they are no integers,
+    ValueError where there is not one for each sample.
     """
     own = getattr(dataset, "lengths_at", None)
     if own is not None:
-        return np.asarray(own(items_of(dataset, positions)), np.int64)
+        return _whole_lengths(dataset, np.asarray(own(items_of(dataset, positions))), len(positions))
     lengths = getattr(dataset, "lengths", None)
     if lengths is None:
         raise TypeError(
             f"{type(dataset).__name__} does not know the lengths of its samples; give it a `lengths` array "
             "(WithLengths(dataset, lengths) does)"
         )
-    return np.asarray(lengths)[items_of(dataset, positions)].astype(np.int64, copy=False)
+    found = np.asarray(lengths)
+    if found.shape != (len(dataset),):
+        raise ValueError(f"{type(dataset).__name__} has {len(dataset)} samples and lengths of shape {found.shape}")
+    return _whole_lengths(dataset, found[items_of(dataset, positions)], len(positions))
+
+
+def _whole_lengths(dataset: Any, lengths: NDArray[Any], number: int) -> Int64s:
+    """lengths as int64; TypeError where they are no integers, ValueError where they are not so many."""
+    if lengths.shape != (number,):
+        raise ValueError(f"{type(dataset).__name__} gave lengths of shape {lengths.shape} for {number} samples")
+    if number and lengths.dtype.kind not in "iu":
+        raise TypeError(f"lengths of samples are integers, and those of {type(dataset).__name__} are {lengths.dtype}")
+    return lengths.astype(np.int64, copy=False)
 
 
 def mean_length(dataset: Any) -> Fraction:

@@ -1,11 +1,13 @@
 """How many rows each window of an epoch has, kept in a file between runs. It can always be made again.
 
-{"version": 1, "plan": fingerprint of the settings, "epochs": {"0": [rows of window 0, ...], ...}}
+{"version": 1, "plan": fingerprint of the settings, "epochs": {"0": [rows of window 0, ...], ...}, "digest": of epochs}
 """
 
 import contextlib
+import logging
 import os
 import tempfile
+from hashlib import blake2b
 from pathlib import Path
 from typing import Annotated
 
@@ -16,6 +18,8 @@ from headrace.views.protocol import Int64s
 
 __all__ = ["load_counts", "save_counts"]
 
+_logger = logging.getLogger("headrace")
+
 _Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 24)]
 
 
@@ -23,25 +27,39 @@ class _Kept(msgspec.Struct, forbid_unknown_fields=True):
     version: int
     plan: str
     epochs: dict[str, list[_Count]]
+    digest: str
+
+    @classmethod
+    def of(cls, plan: str, epochs: dict[str, list[int]]) -> "_Kept":
+        text = msgspec.json.encode([plan, epochs], order="sorted")
+        return cls(1, plan, epochs, blake2b(text, digest_size=16).hexdigest())
 
 
-def load_counts(path: Path | None, plan: str, epoch: int, num_windows: int) -> Int64s | None:
+def load_counts(path: Path, plan: str, epoch: int, num_windows: int) -> Int64s | None:
     """The rows of each window, shape (num_windows,); None where the file has none for this plan and epoch."""
     kept = _kept(path, plan)
     counts = None if kept is None else kept.epochs.get(str(epoch))
     return None if counts is None or len(counts) != num_windows else np.array(counts, np.int64)
 
 
-def save_counts(path: Path | None, plan: str, epoch: int, counts: Int64s) -> None:
-    """Keep them, beside those of other epochs; those of other settings are replaced. The file is whole at any time."""
-    if path is None:
-        return
-    kept = _kept(path, plan) or _Kept(1, plan, {})
-    kept.epochs[str(epoch)] = counts.tolist()
+def save_counts(path: Path, plan: str, epoch: int, counts: Int64s) -> None:
+    """Keep them, beside those of other epochs; those of other settings are replaced. The file is whole at any time.
+
+    A file that cannot be written is a warning in the log: nothing depends on it.
+    """
+    kept = _kept(path, plan)
+    epochs = {} if kept is None else kept.epochs
+    try:
+        _replace(path, msgspec.json.encode(_Kept.of(plan, {**epochs, str(epoch): counts.tolist()})))
+    except OSError as error:
+        _logger.warning("the rows of epoch %d cannot be kept, and will be counted again: %s", epoch, error)
+
+
+def _replace(path: Path, content: bytes) -> None:
     handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as file:
-            file.write(msgspec.json.encode(kept))
+            file.write(content)
         os.replace(temporary, path)
     except BaseException:
         with contextlib.suppress(FileNotFoundError):
@@ -49,11 +67,9 @@ def save_counts(path: Path | None, plan: str, epoch: int, counts: Int64s) -> Non
         raise
 
 
-def _kept(path: Path | None, plan: str) -> _Kept | None:
-    if path is None:
-        return None
+def _kept(path: Path, plan: str) -> _Kept | None:
     try:
         kept = msgspec.json.decode(path.read_bytes(), type=_Kept)
-    except (FileNotFoundError, msgspec.MsgspecError, UnicodeDecodeError):
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None  # there is none, or it is damaged: both are made again
-    return kept if kept.version == 1 and kept.plan == plan else None
+    return kept if kept.version == 1 and kept.plan == plan and kept == _Kept.of(plan, kept.epochs) else None

@@ -130,7 +130,7 @@ class TokenBudgetBatches(WindowedDataset[TokenBatches]):
         return plan_token_batches(lengths, self.budget, derive_seed(self.seed, "window", epoch, window))
 
     def _read(self, parts: Sequence[WindowRows[TokenBatches]], num_rows: int) -> Sequence[Any]:
-        batches: list[Any] = [[]] * num_rows
+        batches: list[Any] = [[] for _ in range(num_rows)]
         for part in parts:
             for row, place in zip(part.rows.tolist(), part.places.tolist(), strict=True):
                 begin, end = part.plan.offsets[row : row + 2].tolist()

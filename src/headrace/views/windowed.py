@@ -11,6 +11,7 @@ epoch only by counting the rows before it.
 
 import copy
 import operator
+import os
 import threading
 from abc import ABC, abstractmethod
 from collections import OrderedDict
@@ -77,16 +78,19 @@ class WindowedDataset(ABC, Generic[P]):
             raise OptionError("window", window, "at least 1 sample")
         self.window = int(window)
         self.cache = None if cache is None else Path(cache)
+        if self.cache is not None and (self.cache.is_dir() or not self.cache.parent.is_dir()):
+            raise OptionError("cache", str(cache), "the path of a file, in a folder that is there")
         self._forget()
 
     def _forget(self) -> None:
         self._lock = threading.Lock()  # threads that need one plan wait for it instead of making it twice
+        self._process = os.getpid()
         self._plans: OrderedDict[tuple[int, int], P] = OrderedDict()
         self._counts: OrderedDict[tuple[int, int], int] = OrderedDict()
         self._epochs: dict[int, Int64s] = {}  # epoch -> (num_windows + 1,) rows before each window
 
     def __getstate__(self) -> dict[str, Any]:
-        made = ("_lock", "_plans", "_counts", "_epochs")
+        made = ("_lock", "_process", "_plans", "_counts", "_epochs")
         return {name: value for name, value in self.__dict__.items() if name not in made}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -135,6 +139,8 @@ class WindowedDataset(ABC, Generic[P]):
         """The plan of a window. IndexError for a window that an epoch does not have."""
         self._check_window(epoch, window)
         key = (epoch, window)
+        if self._process != os.getpid():  # the lock of the process that this one was forked from may be held for good
+            self._lock, self._process = threading.Lock(), os.getpid()
         with self._lock:
             if key in self._plans:
                 self._plans.move_to_end(key)
@@ -146,6 +152,7 @@ class WindowedDataset(ABC, Generic[P]):
                 raise OrderError(
                     f"window {window} has {plan.num_rows} rows; make it smaller than {self.window} samples"
                 )
+            self._check_count(epoch, window, plan.num_rows)
             self._plans[key] = plan
             self._counts[key] = plan.num_rows
             while len(self._plans) > _PLANS_KEPT:
@@ -168,7 +175,8 @@ class WindowedDataset(ABC, Generic[P]):
     def rows_in_epoch(self, epoch: int = 0) -> int:
         """How many rows an epoch gives. Plans all of its windows, the first time: that reads lengths only.
 
-        With `cache`, a file keeps the answer for other processes and later runs.
+        With `cache`, a file keeps the answer for other processes and later runs. One that is damaged, or of other
+        settings or data, is made anew; where it cannot be written, that is logged.
         """
         return int(self._row_starts(epoch)[-1])
 
@@ -231,18 +239,37 @@ class WindowedDataset(ABC, Generic[P]):
     def _row_starts(self, epoch: int) -> Int64s:
         starts = self._epochs.get(epoch)
         if starts is None:
-            fingerprint = plan_fingerprint(self.settings) if self.cache is not None else ""
-            counts = load_counts(self.cache, fingerprint, epoch, self.num_windows)
+            counts = self._kept_counts(epoch)
             if counts is None:
                 counts = np.fromiter(
                     (self.rows_in_window(epoch, window) for window in range(self.num_windows)),
                     np.int64,
                     self.num_windows,
                 )
-                save_counts(self.cache, fingerprint, epoch, counts)
+                if self.cache is not None:
+                    save_counts(self.cache, plan_fingerprint(self.settings), epoch, counts)
             starts = np.concatenate([np.zeros(1, np.int64), counts.cumsum()])
             self._epochs[epoch] = starts
         return starts
+
+    def _kept_counts(self, epoch: int) -> Int64s | None:
+        """The rows of each window by the cache; None where it has none, or the last window has other rows."""
+        if self.cache is None or self.num_windows == 0:
+            return None
+        counts = load_counts(self.cache, plan_fingerprint(self.settings), epoch, self.num_windows)
+        # A dataset without a fingerprint may be another one of the same length.
+        fits = counts is not None and int(counts[-1]) == self.rows_in_window(epoch, self.num_windows - 1)
+        return counts if fits else None
+
+    def _check_count(self, epoch: int, window: int, found: int) -> None:
+        """OrderError where an epoch was counted with other rows in a window than its plan has."""
+        starts = self._epochs.get(epoch)
+        if starts is not None and int(starts[window + 1] - starts[window]) != found:
+            by = "when they were counted" if self.cache is None else f"by {self.cache}"
+            raise OrderError(
+                f"window {window} of epoch {epoch} has {found} rows, and {int(starts[window + 1] - starts[window])} "
+                f"{by}: the lengths of the samples changed; make the dataset anew, and remove its cache"
+            )
 
     def _check_window(self, epoch: int, window: int) -> None:
         if epoch < 0 or not 0 <= window < self.num_windows:

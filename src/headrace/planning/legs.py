@@ -92,7 +92,7 @@ class Legs:
         return min(position, known.position) if known.ended else position
 
     def ranges(self, begins: NDArray[np.int64], ends: NDArray[np.int64]) -> Ranges:
-        """What the root draws begins[k] to ends[k] (exclusive, not empty) are; by k, source and draw. Errors as check().
+        """What the root draws begins[k] to ends[k] (exclusive; not empty) are, by k, source and draw. Errors: check().
 
         A source may be there twice in a range, where it runs over the end of a leg.
         """

@@ -135,5 +135,6 @@ def _left_of(numbers: Words, shares: Words) -> Words:
     low = n_low * s_low
     cross, other = n_low * s_high, n_high * s_low
     middle = (low >> _32) + (cross & _LOW) + (other & _LOW)
-    high = n_high * s_high + (cross >> _32) + (other >> _32) + (middle >> _32)
-    return high + (middle >> _31 & _ONE)  # 2^63 carries into the high word if the low word's first bit is set
+    high: Words = n_high * s_high + (cross >> _32) + (other >> _32) + (middle >> _32)
+    high += (middle >> _31) & _ONE  # 2^63 carries into the high word if the low word's first bit is set
+    return high

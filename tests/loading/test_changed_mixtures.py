@@ -327,3 +327,16 @@ def test_windows_keep_their_places_when_a_mixture_below_them_changes():
     other = PackedDataset(mixture(WITH_A, Documents, epoch_size=1900), 16, window=300)
     with pytest.raises(OrderError, match="epoch_size=2000"):
         loaders(other, size=4)[0].load_state_dict(loader.state_dict(), change="from_here")
+
+
+def test_the_rows_of_an_epoch_within_which_a_mixture_changed_have_no_number_and_are_a_list_all_the_same():
+    (loader,) = loaders(packed(BEFORE), size=4)
+    read_documents(loader, 20)
+    (later,) = loaders(packed(WITH_A), size=4)
+    later.load_state_dict(loader.state_dict(), change="from_here")
+    for asked in (len, lambda loader: loader.dataset_size):
+        with pytest.raises(TypeError, match="rows of epoch 0 cannot be counted: the mixture below was changed"):
+            asked(later)
+    assert later.describe()["packing"] == "best_fit"
+    assert len(list(later)) > 10  # list() asks for the length
+    assert len(later) == len(list(later)), "epoch 1 is whole"

@@ -47,7 +47,16 @@ class WindowSteps:
             )
 
     def rows(self, epoch: int) -> int:
-        """Rows of an epoch, for all ranks together: reads the lengths of all of its samples, once."""
+        """Rows of an epoch, for all ranks together: reads the lengths of all of its samples, once.
+
+        TypeError, as len() of what has none, for the epoch in which a mixture was changed: its first windows cannot be
+        planned any more.
+        """
+        if epoch * self.dataset.num_windows < self.first_window:
+            raise TypeError(
+                f"the rows of epoch {epoch} cannot be counted: the mixture below was changed within it or later, and "
+                "the windows before that were planned under other settings"
+            )
         return self.dataset.rows_in_epoch(epoch)
 
     def steps(self, epoch: int) -> int:

@@ -13,7 +13,9 @@ from headrace import (
     StatefulDataLoader,
     TokenBudgetBatches,
 )
-from headrace.errors import DatasetChangedError, StateError
+from headrace.errors import DatasetChangedError, OrderError, StateError, StateMismatchError
+from headrace.planning import plan_fingerprint
+from headrace.planning.recipe import encode_departed
 
 
 class Documents:
@@ -150,3 +152,104 @@ def test_a_dataset_that_grew_since_its_steps_were_counted_is_refused(parts):
     for stale in (one, sampler):
         with pytest.raises(DatasetChangedError, match="had 10 samples and has 13 now"):
             iter(stale)
+
+
+# A mixture that changes from a position on.
+
+
+def changed(dataset, state, **options):
+    one = loader(dataset)
+    one.load_state_dict(through_json(state), change="from_here", **options)
+    return one
+
+
+def stopped(dataset, steps):
+    """The loader after so many batches, and what they were."""
+    one = loader(dataset)
+    return one, [next(iterator) for iterator in [iter(one)] for _ in range(steps)]
+
+
+def two(first, second, weights, seed=5):
+    return MixedDataset({"a": first, "b": second}, weights, seed=seed, epoch_size=150)
+
+
+@pytest.mark.parametrize(
+    ("now", "error", "said"),
+    [
+        (lambda: two(Numbers("a", 70), Numbers("b"), [1, 2]), OrderError, "'a' had 60 samples and has 70 now"),
+        (lambda: two(Numbers("other"), Numbers("b"), [1, 2]), OrderError, "'a' has other data"),
+        (lambda: two(ShuffledDataset(Numbers("a"), 1), Numbers("b"), [1, 2]), OrderError, "'a' has other data"),
+        (
+            lambda: two(Numbers("a"), Numbers("b"), [1, 2], seed=6),
+            StateMismatchError,
+            "mixture_seed: saved 5, current 6",
+        ),
+        (lambda: two(Numbers("a"), Numbers("other"), [1, 0]), None, ""),
+        (lambda: MixedDataset({"b": Numbers("b"), "c": Numbers("other")}, seed=5, epoch_size=150), None, ""),
+    ],
+)
+def test_a_change_keeps_the_data_and_the_order_of_each_source_that_stays(now, error, said):
+    before, _ = stopped(two(Numbers("a"), Numbers("b"), [2, 1]), 5)
+    if error is None:
+        changed(now(), before.state_dict())
+    else:
+        with pytest.raises(error, match=said):
+            changed(now(), before.state_dict())
+
+
+def test_a_mixture_inside_a_source_does_not_change_unseen():
+    def outer(weights):
+        return two(mixture(weights=weights), Numbers("b"), [2, 1])
+
+    before, _ = stopped(outer((1, 1)), 5)
+    with pytest.raises(OrderError, match="source 'a' has other data or another order now"):
+        changed(outer((1, 3)), before.state_dict())
+
+
+def test_what_a_source_gave_is_kept_while_it_is_away_from_more_sources_than_a_state_can_describe():
+    weights = {f"source-{k:04}-{'x' * 40}": 1 + k * k * 7919 % 10007 for k in range(700)}
+
+    def many(**others):
+        sources = {name: Numbers(name, 50, 1000 * k) for k, name in enumerate([*weights, "away"])}
+        return MixedDataset(sources, {**weights, "away": 0, **others}, seed=5, epoch_size=3000)
+
+    batches = []
+    with_it, without_it = many(away=10**9), many()
+    first, seen = stopped(with_it, 10)
+    batches += seen
+    second = changed(without_it, first.state_dict(), was=with_it)
+    batches += [next(iterator) for iterator in [iter(second)] for _ in range(10)]
+    resumed = loader(many())
+    resumed.load_state_dict(through_json(second.state_dict()))
+    batches += [next(iterator) for iterator in [iter(resumed)] for _ in range(10)]
+    third = changed(many(away=10**9), resumed.state_dict(), was=many())
+    batches += [next(iterator) for iterator in [iter(third)] for _ in range(2)]
+    numbers = [number for batch in batches for number in batch.tolist() if number >= 700_000]
+    assert len(numbers) == len(set(numbers)) > 40
+
+
+def reworked(state, **settings):
+    """The state as somebody would make it who can work out digests."""
+    settings = {**state["settings"], **settings}
+    return {**state, "settings": settings, "plan": plan_fingerprint(settings)}
+
+
+@pytest.mark.parametrize("text", ["?", "AAAA", 7, None, encode_departed([("a", -1)]), encode_departed([(1, 1)])])
+def test_what_a_state_says_of_sources_that_left_is_checked(text):
+    before, _ = stopped(mixture(), 5)
+    later = changed(mixture(weights=(1, 3)), before.state_dict())
+    state = reworked(later.state_dict(), mixture_departed=text)
+    for change in (None, "from_here"):
+        with pytest.raises(StateError):
+            loader(mixture(weights=(1, 3))).load_state_dict(state, change=change)
+
+
+@pytest.mark.parametrize("name", ["mixture_plan", "mixture_drawn", "mixture_from", "mixture_data", "epoch_size"])
+@pytest.mark.parametrize("value", [True, -1, 1 << 70, 2.5, "", "!", "A" * 4096, [1], {"a": 1}, None])
+def test_odd_values_in_what_a_state_says_of_its_mixture_are_refused_or_change_nothing(name, value):
+    before, _ = stopped(mixture(), 5)
+    state = reworked(changed(mixture(weights=(1, 3)), before.state_dict()).state_dict(), **{name: value})
+    for change in (None, "from_here"):
+        one = loader(mixture(weights=(3, 1)))
+        with pytest.raises(StateError):
+            one.load_state_dict(state, change=change)

@@ -28,7 +28,9 @@ __all__ = [
     "Recipe",
     "consumed",
     "decode_counts",
+    "decode_departed",
     "encode_counts",
+    "encode_departed",
     "whole_weights",
 ]
 
@@ -172,6 +174,28 @@ def decode_counts(text: str) -> list[int]:
     except (ValueError, binascii.Error) as error:
         raise StateError(f"the state is damaged: its mixture_drawn cannot be read ({error})") from None
     return counts
+
+
+def encode_departed(departed: Sequence[tuple[str, int]]) -> str:
+    """What sources gave that are no longer there, as text, for a mixture that has no text itself."""
+    return base64.b64encode(zlib.compress(json.dumps(departed, separators=(",", ":")).encode(), 9)).decode()
+
+
+def decode_departed(text: str) -> tuple[tuple[str, int], ...]:
+    """What encode_departed gave this text for, () for none. StateError for what it never gives: it is untrusted."""
+    if not text:
+        return ()
+    try:
+        if len(text) > _DRAWN_LIMIT:
+            raise ValueError(f"{len(text)} characters")
+        unpacker = zlib.decompressobj()
+        pairs = json.loads(unpacker.decompress(base64.b64decode(text, validate=True), _DRAWN_LIMIT))
+        if not unpacker.eof or not all(isinstance(name, str) for name, _ in pairs):
+            raise ValueError("its names are no names")
+        _check_numbers([count for _, count in pairs], 0, _INT64)
+        return tuple((name, count) for name, count in pairs)
+    except (ValueError, TypeError, RecursionError, binascii.Error, zlib.error) as error:
+        raise StateError(f"the state is damaged: its mixture_departed cannot be read ({error})") from None
 
 
 def whole_weights(weights: Sequence[Fraction | int]) -> tuple[int, ...]:

@@ -9,16 +9,16 @@ from the mixture of before, and the new one begins with the next window.
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeGuard
 
 import numpy as np
 
-from headrace.errors import OrderError, StateError
+from headrace.errors import OrderError, StateError, StateMismatchError
 from headrace.planning import Cursor
-from headrace.planning.recipe import Recipe, decode_counts, encode_counts
-from headrace.views.mixed import MixedDataset
+from headrace.planning.recipe import Recipe, decode_counts, decode_departed, encode_counts
+from headrace.views.mixed import DATA_DIGITS, MixedDataset
 from headrace.views.protocol import Int64s, Setting, is_view, is_windowed, with_base
 
 __all__ = ["changed_from_here", "continued_as_saved", "first_step", "mixture_settings"]
@@ -60,6 +60,7 @@ def continued_as_saved(dataset: Any, saved: Mapping[str, Setting], was: Any = No
     if not _is_count(start) or len(counts) != len(mixture.recipe.names):
         raise StateError(f"the state is damaged: its mixture_from is {start!r}, with {len(counts)} counts")
     drawn = dict(zip(mixture.recipe.names, counts, strict=True))
+    drawn |= decode_departed(_text(saved, "mixture_departed"))
     if "mixture_plan" in saved:
         drawn |= dict(Recipe.decoded(_text(saved, "mixture_plan"), start, counts).departed)
     later = mixture.continued(start, drawn)
@@ -88,6 +89,7 @@ def changed_from_here(
     if not _is_count(size):
         raise StateError("the state holds no mixture that could have changed")
     before = _saved_recipe(saved, was)
+    _check_kept(mixture, before, saved, was)
     if mixture is dataset:
         position = cursor.epoch * size + cursor.position
         if not _is_count(position + size):
@@ -134,6 +136,12 @@ class _Finishing(MixedDataset):
         finishing.__setstate__({**later.__getstate__(), "earlier": earlier})
         return finishing
 
+    def continued(self, position: int, drawn: Mapping[str, int]) -> MixedDataset:
+        """As MixedDataset says; the mixture of before is over by then."""
+        plain = MixedDataset.__new__(MixedDataset)
+        plain.__setstate__({name: value for name, value in self.__getstate__().items() if name != "earlier"})
+        return plain.continued(position, drawn)
+
     def draws(self, positions: Int64s) -> tuple[Int64s, Int64s]:
         """As MixedDataset says; OrderError, too, for a source that left."""
         given = np.asarray(positions)
@@ -171,15 +179,52 @@ def _mixture_under(dataset: Any) -> MixedDataset | None:
     return mixture if isinstance(mixture, MixedDataset) else None
 
 
+def _check_kept(mixture: MixedDataset, before: Recipe, saved: Mapping[str, Setting], was: Any) -> None:
+    """Refuse sources of the same name that are other data now, and another seed: what they gave so far would be
+    samples that are still to come, and the other way round."""
+    if saved.get("mixture_seed") != mixture.seed:
+        raise StateMismatchError({"mixture_seed": (saved.get("mixture_seed"), mixture.seed)})
+    now = dict(zip(mixture.recipe.names, mixture.recipe.lengths, strict=True))
+    data, data_now = _data_of(saved, before.names, was), mixture.source_digests()
+    for name, length in zip(before.names, before.lengths, strict=True):
+        if name not in now:
+            continue
+        if now[name] != length:
+            problem = f"had {length} samples and has {now[name]} now"
+        elif data.get(name, data_now[name]) != data_now[name]:
+            problem = "has other data or another order now"
+        else:
+            continue
+        raise OrderError(
+            f"source {name!r} {problem}, so what it has given does not tell what is left of it; bring back what it was, "
+            "or give it another name, and it begins anew"
+        )
+
+
+def _data_of(saved: Mapping[str, Setting], names: Sequence[str], was: Any) -> dict[str, str]:
+    """The digest of each source's data; none where nobody tells."""
+    if "mixture_data" in saved:
+        text = _text(saved, "mixture_data")
+        if len(text) != DATA_DIGITS * len(names):
+            raise StateError(f"the state is damaged: its mixture_data has {len(text)} digits for {len(names)} sources")
+        return {name: text[DATA_DIGITS * k : DATA_DIGITS * (k + 1)] for k, name in enumerate(names)}
+    return _mixture_of(was).source_digests() if "mixture_plan" not in saved else {}  # which _saved_recipe() checked
+
+
 def _saved_recipe(saved: Mapping[str, Setting], was: Any) -> Recipe:
     """The recipe of the mixture that the settings were saved with."""
     start, counts = saved.get("mixture_from", 0), decode_counts(_text(saved, "mixture_drawn"))
     if not _is_count(start):
         raise StateError(f"the state is damaged: its mixture_from is {start!r}")
     if "mixture_plan" in saved:
-        return Recipe.decoded(_text(saved, "mixture_plan"), start, counts)
-    recipe = _recipe_of(was, {name: saved.get(name) for name in ("mixture", "mixture_seed", "epoch_size")})
-    return replace(recipe, start=start, drawn=tuple(counts))
+        recipe = Recipe.decoded(_text(saved, "mixture_plan"), start, counts)
+    else:
+        departed = decode_departed(_text(saved, "mixture_departed"))
+        recipe = _recipe_of(was, {name: saved.get(name) for name in ("mixture", "mixture_seed", "epoch_size")})
+        recipe = replace(recipe, start=start, drawn=tuple(counts), departed=departed)
+    if len(counts) != (len(recipe.names) if "mixture_from" in saved else 0):
+        raise StateError(f"the state is damaged: it has {len(counts)} counts for {len(recipe.names)} sources")
+    return recipe
 
 
 def _earlier(saved: Mapping[str, Setting], was: Any) -> Recipe:
@@ -196,8 +241,8 @@ def _earlier(saved: Mapping[str, Setting], was: Any) -> Recipe:
     return recipe
 
 
-def _recipe_of(was: Any, expected: Mapping[str, Setting]) -> Recipe:
-    """The recipe of the mixture in was, if its settings are these."""
+def _mixture_of(was: Any) -> MixedDataset:
+    """The mixture in was; StateError where there is none."""
     while is_view(was) or is_windowed(was):
         was = was.base
     if not isinstance(was, MixedDataset):
@@ -205,11 +250,17 @@ def _recipe_of(was: Any, expected: Mapping[str, Setting]) -> Recipe:
             "the mixture had too many sources for the state to tell what they have given: pass was=, the dataset as it "
             "was when the state was saved"
         )
-    settings = was.settings
+    return was
+
+
+def _recipe_of(was: Any, expected: Mapping[str, Setting]) -> Recipe:
+    """The recipe of the mixture in was, if its settings are these."""
+    mixture = _mixture_of(was)
+    settings = mixture.settings
     differing = [name for name, value in expected.items() if settings.get(name) != value]
     if differing:
         raise StateError(f"was= is not the dataset that the state was saved with: {', '.join(differing)} differ")
-    return was.recipe
+    return mixture.recipe
 
 
 def _text(saved: Mapping[str, Setting], name: str) -> str:

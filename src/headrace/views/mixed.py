@@ -2,6 +2,7 @@
 
 import copy
 import operator
+from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from hashlib import blake2b
@@ -15,7 +16,7 @@ from headrace.errors import OptionError
 from headrace.planning import derive_seed
 from headrace.planning.mixture import MixturePlan
 from headrace.planning.proportions import UNIT
-from headrace.planning.recipe import Recipe, encode_counts
+from headrace.planning.recipe import Recipe, encode_counts, encode_departed
 from headrace.views.mixed_batch import joined
 from headrace.views.mixture_options import Exhausted, LinearSchedule, MixtureOptions, Unit, Weights, recipe_of
 from headrace.views.mixture_report import MixtureReport, report_of
@@ -35,7 +36,10 @@ from headrace.views.protocol import (
 )
 from headrace.views.shuffled import ShuffledDataset
 
-__all__ = ["Drawn", "MixedDataset"]
+__all__ = ["DATA_DIGITS", "Drawn", "MixedDataset"]
+
+DATA_DIGITS = 4  # characters a source, in the text that tells whether its data is still the same
+DATA_TEXT_LIMIT = 800  # characters of it: left out where there are more sources, so that a state stays small
 
 
 class Drawn(NamedTuple):
@@ -309,8 +313,7 @@ class MixedDataset:
         """What decides the samples: a digest, and in short texts what a state needs to go on under other weights."""
         if self._settings is None:
             recipe = self.recipe
-            below = [dataset_settings(self._list[source]) for source in self._chosen]
-            text = msgspec.json.encode(below, order="sorted")
+            text = b"[" + b",".join(self._settings_below()) + b"]"
             settings: dict[str, Setting] = {
                 "mixture": recipe.digest(blake2b(text, digest_size=16).hexdigest()),
                 "mixture_sources": len(recipe.names),
@@ -323,8 +326,21 @@ class MixedDataset:
             plan = recipe.encoded()
             if plan is not None:
                 settings["mixture_plan"] = plan
+            elif recipe.departed:
+                settings["mixture_departed"] = encode_departed(recipe.departed)
+            if len(self._chosen) * DATA_DIGITS <= DATA_TEXT_LIMIT:
+                settings["mixture_data"] = "".join(self.source_digests().values())
             self._settings = settings
         return dict(self._settings)
+
+    def source_digests(self) -> dict[str, str]:
+        """DATA_DIGITS characters for each source with a weight, which tell its data from other data."""
+        sizes = {"digest_size": DATA_DIGITS // 4 * 3}
+        digests = [b64encode(blake2b(text, **sizes).digest()).decode() for text in self._settings_below()]
+        return dict(zip(self.recipe.names, digests, strict=True))
+
+    def _settings_below(self) -> list[bytes]:
+        return [msgspec.json.encode(dataset_settings(self._list[source]), order="sorted") for source in self._chosen]
 
     def _counts(self, position: int) -> list[int]:
         return self.plan.counts(position) if self._chosen else []

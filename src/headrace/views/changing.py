@@ -206,7 +206,7 @@ def _data_of(saved: Mapping[str, Setting], names: Sequence[str], was: Any) -> di
     if "mixture_data" in saved:
         text = _text(saved, "mixture_data")
         if len(text) != DATA_DIGITS * len(names):
-            raise StateError(f"the state is damaged: its mixture_data has {len(text)} digits for {len(names)} sources")
+            raise StateError(f"the state is damaged: its mixture_data is for other than {len(names)} sources")
         return {name: text[DATA_DIGITS * k : DATA_DIGITS * (k + 1)] for k, name in enumerate(names)}
     return _mixture_of(was).source_digests() if "mixture_plan" not in saved else {}  # which _saved_recipe() checked
 

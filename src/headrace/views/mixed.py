@@ -335,8 +335,8 @@ class MixedDataset:
 
     def source_digests(self) -> dict[str, str]:
         """DATA_DIGITS characters for each source with a weight, which tell its data from other data."""
-        sizes = {"digest_size": DATA_DIGITS // 4 * 3}
-        digests = [b64encode(blake2b(text, **sizes).digest()).decode() for text in self._settings_below()]
+        octets = DATA_DIGITS * 3 // 4
+        digests = [b64encode(blake2b(text, digest_size=octets).digest()).decode() for text in self._settings_below()]
         return dict(zip(self.recipe.names, digests, strict=True))
 
     def _settings_below(self) -> list[bytes]:

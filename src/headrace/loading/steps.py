@@ -6,6 +6,7 @@ WindowSteps  rows of packs or batches, counted window by window (window_steps.py
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from time import perf_counter
 from typing import Any, Protocol
 
 import numpy as np
@@ -18,6 +19,7 @@ from headrace.views import is_view, items_of
 __all__ = ["StepPlan", "Steps", "TooFewSteps", "leaf_of", "locate"]
 
 ROWS_AHEAD = 4096
+PAUSE_S = 0.02  # that locating rows ahead may take at a time
 
 Locate = Callable[[NDArray[np.int64]], NDArray[np.int64]]
 
@@ -145,7 +147,7 @@ class Steps:
             steps_left(self.num_rows, cursor.position, self.global_batch_size, self.drop_last),
             cursor.position,
         )
-        ahead = 1  # the first step at once, then many together: locating costs by the call
+        ahead = 1  # the first step at once, then more and more together: locating costs by the call
         while left:
             count = min(left, ahead)
             rows, offsets = rank_positions(
@@ -156,7 +158,9 @@ class Steps:
                 rank=self.rank,
                 world_size=self.world_size,
             )
+            begun_s = perf_counter()
             located = locate(cursor.epoch * self.num_rows + rows)
+            took_s = perf_counter() - begun_s
             if len(located) == count * local:  # only an epoch's last step may be short
                 yield from located.reshape(count, local)
             else:
@@ -165,7 +169,8 @@ class Steps:
                     yield located[bounds[step] : bounds[step + 1]]
             left -= count
             position += count * self.global_batch_size
-            ahead = max(1, ROWS_AHEAD // local)
+            # Where a row takes long to find, as in a mixture over many ranks, thousands at once would be a felt pause.
+            ahead = max(1, min(8 * count, ROWS_AHEAD // local, int(count * PAUSE_S / max(took_s, 1e-6))))
 
 
 def leaf_of(dataset: Any) -> Any:

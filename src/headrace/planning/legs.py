@@ -84,6 +84,10 @@ class Legs:
         """OrderError for a position before the first leg, or behind the last."""
         self._covering(position)
 
+    def all_share(self) -> bool:
+        """Whether every source has a share at the start: a weight below 2^-126 of the others' has none."""
+        return all(self._schedule.piece_at(self.start)[0])
+
     def reach(self, position: int) -> int:
         """position, or the end of the order where that comes before it."""
         known = self._known

@@ -141,7 +141,8 @@ def _epoch_size(options: MixtureOptions, recipe: Recipe) -> int:
     wanted = options.epoch_size or recipe.epoch_size
     limits = [limit for limit in recipe.limits() if limit is not None]
     most = sum(limits) if len(limits) == len(recipe.names) else wanted
-    if limits and len(recipe.points) > 1:  # a piece of the schedule may have only sources that have left
+    # A piece of the schedule may have only sources that have left, and one whose weight is next to none never comes.
+    if limits and (len(recipe.points) > 1 or not legs.all_share()):
         most = legs.reach(min(most, wanted))
     if options.epoch_size is not None and wanted > most:
         raise OptionError("epoch_size", wanted, f"at most {most}, which is all that max_epochs allows")

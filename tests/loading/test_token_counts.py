@@ -167,6 +167,30 @@ def test_counts_add_up_whatever_rows_are_put_together(lengths, capacity, data):
     assert int(whole["num_targets"]) == sum(lengths) - pieces
 
 
+@pytest.mark.parametrize(
+    ("dtype", "value", "error", "text"),
+    [
+        (np.float32, 1.5, TypeError, "labels are integers, and the tokens are float32"),
+        (bool, True, TypeError, "labels are integers, and the tokens are bool"),
+        (np.uint64, 1 << 63, ValueError, "the tokens have the value 9223372036854775808"),
+    ],
+)
+def test_tokens_that_are_no_labels_are_refused(dtype, value, error, text):
+    samples = PackedDataset(WithLengths([np.full(5, value, dtype)], [5]), 8)[:]
+    stack_segments()(samples)
+    with pytest.raises(error, match=text):
+        stack_segments(labels=True)(samples)
+    window = {"tokens": np.full(5, value, dtype), "span_lengths": np.array([5])}
+    with pytest.raises(error, match=text):
+        stack_segments(labels=True)([window])
+
+
+def test_the_largest_labels_are_kept():
+    for dtype, value in ((np.uint64, (1 << 63) - 1), (np.int64, -(1 << 63)), (np.uint8, 255)):
+        samples = PackedDataset(WithLengths([np.full(3, value, dtype)], [3]), 4)[:]
+        assert stack_segments(labels=True)(samples)["labels"].tolist() == [[value, value, -100, -100]]
+
+
 def padded(samples):
     """A collate function for batches of documents: their tokens, padded, and what to predict."""
     longest = max(map(len, samples), default=1)

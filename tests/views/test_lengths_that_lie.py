@@ -1,5 +1,7 @@
 """Rows are planned from lengths: what is no count of tokens, or not the document's, is refused and named."""
 
+import pickle
+
 import numpy as np
 import pytest
 import torch
@@ -19,7 +21,7 @@ from headrace import (
     StatefulDataLoader,
     WithLengths,
 )
-from headrace.errors import OrderError
+from headrace.errors import DatasetChangedError, OrderError
 from headrace.views import MixedDataset, TokenBudgetBatches
 from views.packed_scenes import Listed, documents_of, stored
 
@@ -173,6 +175,35 @@ def test_lengths_that_are_none_are_refused_before_anything_is_made_of_them(lengt
     for rows in (PackedDataset(base, 8), TokenBudgetBatches(ShuffledDataset(base, 1), 1000, 2)):
         with pytest.raises(error, match=text):
             rows.report()
+
+
+def rows_of(base):
+    return [PackedDataset(base, 16, window=3), TokenBudgetBatches(base, 1000, 2, window=3)]
+
+
+def test_a_dataset_that_grows_or_shrinks_under_its_rows_is_an_error():
+    for kind in (0, 1):
+        for change in (lambda base: base.documents.append(np.arange(4)), lambda base: base.documents.pop()):
+            base = Listed(documents_of([4] * 9))
+            rows = rows_of(ShuffledDataset(base, 1) if kind else base)[kind]
+            first = rows[0]
+            change(base)
+            base.lengths = np.array([4] * len(base))
+            with pytest.raises(DatasetChangedError, match="it had 9 samples and has"):
+                rows[0]
+            with pytest.raises(DatasetChangedError, match="it had 9 samples and has"):
+                pickle.loads(pickle.dumps(rows)).report(1)
+            assert first is not None
+
+
+def test_a_dataset_that_gives_fewer_samples_than_were_asked_for_is_an_error():
+    class Short(Listed):
+        def __getitems__(self, items):
+            return [self.documents[item] for item in items][:-1]
+
+    for rows in rows_of(Short(documents_of(LENGTHS))):
+        with pytest.raises(ValueError, match=r"Short.__getitems__ gave \d+ samples for \d+ items"):
+            rows[0]
 
 
 @pytest.mark.parametrize(

@@ -55,8 +55,11 @@ def test_items_of_a_plain_dataset_are_positions_modulo_its_length_as_python_inte
 
 
 def test_a_batched_dataset_gets_one_call_with_a_list_and_ours_with_an_array():
-    assert fetch(Batched(), np.array([3, 13])) == ("batch", "list", [3, 3])
-    assert fetch(Batched(settings={}), np.array([3, 13])) == ("batch", "ndarray", [3, 3])
+    positions = np.array([3, 13, 4])
+    assert fetch(Batched(), positions) == ("batch", "list", [3, 3, 4])
+    assert fetch(Batched(settings={}), positions) == ("batch", "ndarray", [3, 3, 4])
+    with pytest.raises(ValueError, match=r"Batched\.__getitems__ gave 3 samples for 2 items"):
+        fetch(Batched(), positions[:2])
 
 
 def test_a_view_gets_endless_positions_as_they_are():

@@ -155,8 +155,8 @@ class StatefulDataLoader:
     def __len__(self) -> int:
         """Steps of the whole epoch that `iter()` begins in, the same on every rank; OrderError when that is none.
 
-        Rows of packs and token-budget batches vary by epoch: there it reads the lengths of the epoch's samples, once, and
-        an epoch within which a mixture was changed has none (TypeError).
+        Rows of packs and token-budget batches vary by epoch: there it reads the lengths of the epoch's samples, once.
+        TypeError for an epoch within which their mixture was changed.
         """
         return self._plan().steps(self._restart().epoch)
 

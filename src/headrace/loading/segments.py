@@ -61,9 +61,9 @@ class StackSegments:
         if self.labels:
             if "labels" in arrays:
                 raise ValueError("the documents have labels of their own; leave out labels=True")
-            tokens = arrays["input_ids"]
+            tokens = _as_labels(arrays["input_ids"])
             arrays["labels"] = np.full(tokens.shape, NO_LABEL, np.int64)
-            np.copyto(arrays["labels"][:, :-1], tokens[:, 1:], where=batch.segments.goes_on(), casting="unsafe")
+            np.copyto(arrays["labels"][:, :-1], tokens[:, 1:], where=batch.segments.goes_on())
             arrays |= _target_counts(arrays["labels"], batch.segments.cu_seqlens)
         input_ids = self._stack.tensor(arrays.pop("input_ids"), "input_ids")
         return {"input_ids": input_ids, **{name: self._as_stored.tensor(array, name) for name, array in arrays.items()}}
@@ -76,7 +76,7 @@ class StackSegments:
         batch: dict[str, torch.Tensor] = {}
         if self.labels:
             # The last element is only a label: its row is a shorter one, whose last segment lost one element.
-            labels = np.where(segments.goes_on(), rows[:, 1:].astype(np.int64), NO_LABEL)
+            labels = np.where(segments.goes_on(), _as_labels(rows)[:, 1:].astype(np.int64), NO_LABEL)
             rows, segments = rows[:, :-1], segments.without_last()
             counts = _target_counts(labels, segments.cu_seqlens)
             batch = {name: torch.from_numpy(array) for name, array in {"labels": labels, **counts}.items()}
@@ -118,6 +118,17 @@ def stack_segments(
     document_ids, row_segments and over a mixture source_ids, as PackedBatch.stacked() says. field is not for them.
     """
     return StackSegments(field, dtype, labels=labels)
+
+
+def _as_labels(tokens: NDArray[Any]) -> NDArray[Any]:
+    """tokens of a type that int64 holds. TypeError for what are no integers, ValueError for one that it does not."""
+    if tokens.dtype.kind not in "iu":
+        raise TypeError(f"labels are integers, and the tokens are {tokens.dtype}; leave out labels=True")
+    if tokens.dtype != np.uint64:
+        return tokens
+    if tokens.size and int(tokens.max()) >> 63:
+        raise ValueError(f"the tokens have the value {int(tokens.max())}, which the labels' int64 cannot hold")
+    return tokens.astype(np.int64)
 
 
 def _target_counts(labels: Int64s, cu_seqlens: NDArray[np.int32]) -> dict[str, Int64s]:

@@ -112,7 +112,8 @@ def items_of(dataset: Any, positions: Int64s) -> Int64s:
 def fetch(dataset: Any, positions: Int64s) -> Sequence[Any]:
     """The samples at these endless positions, in order, as one batch.
 
-    One call where the dataset has `__getitems__`, one an item where it has not.
+    One call where the dataset has `__getitems__`, one an item where it has not. ValueError where that call gives
+    another number of samples.
     """
     items = items_of(dataset, positions)
     batched = getattr(dataset, "__getitems__", None)
@@ -120,6 +121,8 @@ def fetch(dataset: Any, positions: Int64s) -> Sequence[Any]:
         return [dataset[item] for item in items.tolist()]
     ours = is_ordered(dataset) or hasattr(dataset, "settings")  # a view's settings are worked out anew: not for a batch
     samples: Sequence[Any] = batched(items if ours else items.tolist())
+    if len(samples) != len(items):
+        raise ValueError(f"{type(dataset).__name__}.__getitems__ gave {len(samples)} samples for {len(items)} items")
     return samples
 
 

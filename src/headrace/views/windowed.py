@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from headrace.errors import OptionError, OrderError
 from headrace.planning import plan_fingerprint
 from headrace.views.leaves import check_lengths_in_tokens
-from headrace.views.protocol import Int64s, Setting, add_settings, checked_base, lengths_at
+from headrace.views.protocol import Int64s, Setting, add_settings, check_same_length, checked_base, lengths_at
 from headrace.views.row_counts import load_counts, save_counts
 
 __all__ = ["ROW_BITS", "WindowPlan", "WindowRows", "WindowedDataset"]
@@ -77,6 +77,7 @@ class WindowedDataset(ABC, Generic[P]):
         if window < 1:
             raise OptionError("window", window, "at least 1 sample")
         self.window = int(window)
+        self._length: int | None = None  # of the base when the first window was planned
         self.cache = None if cache is None else Path(cache)
         if self.cache is not None and (self.cache.is_dir() or not self.cache.parent.is_dir()):
             raise OptionError("cache", str(cache), "the path of a file, in a folder that is there")
@@ -136,7 +137,13 @@ class WindowedDataset(ABC, Generic[P]):
         return begin + window * self.window, begin + (length if last else (window + 1) * self.window)
 
     def window_plan(self, epoch: int, window: int) -> P:
-        """The plan of a window. IndexError for a window that an epoch does not have."""
+        """The plan of a window.
+
+        IndexError for a window that an epoch does not have, DatasetChangedError where the base grew or shrank.
+        """
+        if self._length is None:
+            self._length = len(self.base)
+        check_same_length(self.base, self._length)
         self._check_window(epoch, window)
         key = (epoch, window)
         if self._process != os.getpid():  # the lock of the process that this one was forked from may be held for good

@@ -52,10 +52,6 @@ class Schedule:
         piece = bisect_right(self._starts, position) - 1
         return self._shares(piece), self._starts[piece + 1] if piece + 1 < len(self._starts) else None
 
-    def ever_used(self) -> list[bool]:
-        """Whether each source has a share somewhere."""
-        return [any(shares) for shares in zip(*(shares for _, shares in self._points), strict=True)]
-
     def _computed(self, piece: int) -> list[int]:
         start = self._starts[piece]
         number = bisect_right([position for position, _ in self._points], start) - 1

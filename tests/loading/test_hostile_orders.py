@@ -253,3 +253,11 @@ def test_odd_values_in_what_a_state_says_of_its_mixture_are_refused_or_change_no
         one = loader(mixture(weights=(3, 1)))
         with pytest.raises(StateError):
             one.load_state_dict(state, change=change)
+
+
+def test_substitutes_of_sources_with_one_name_are_not_mixed_up():
+    nested = MixedDataset({"a/b": Numbers("x"), "a": MixedDataset({"b": Numbers("y")})})
+    for dataset in (nested, ShuffledDataset(nested, 1)):
+        with pytest.raises(OrderError, match="two are 'a/b'"):
+            loader(dataset, skip_corrupt=True)
+    assert len(list(loader(nested))) == 30

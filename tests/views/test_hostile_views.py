@@ -1,9 +1,11 @@
 """Views over datasets that change, lie, or are of odd kinds: right, or refused by name; never other samples."""
 
+import numpy as np
 import pytest
 
-from headrace import MixedDataset, SelectedDataset, ShuffledDataset
+from headrace import BufferSortedDataset, MixedDataset, SelectedDataset, ShardedDataset, ShuffledDataset
 from headrace.errors import DatasetChangedError, OrderError
+from headrace.planning import window_order
 
 
 @pytest.mark.parametrize("change", [lambda items: items.append(10), lambda items: items.pop()])
@@ -34,3 +36,74 @@ def test_a_source_whose_weight_is_next_to_nothing_never_comes_and_an_epoch_does_
 
         with pytest.raises(OrderError, match="'b' is never drawn through once"):
             MixedDataset(sources, weights, exhausted="stop_all")
+
+
+class Keyed:
+    """Samples that are (source, item) and are sorted by these keys."""
+
+    def __init__(self, name, keys):
+        self.name, self.keys = name, keys
+
+    def __len__(self):
+        return len(self.keys)
+
+    def __getitem__(self, item):
+        return self.name, item
+
+    def sort_keys(self, items):
+        return self.keys[items]
+
+
+def test_numbers_beside_text_have_no_order():
+    mixed = MixedDataset({"a": Keyed("a", np.array([9, 10, 2])), "b": Keyed("b", np.array(["1", "30"]))})
+    with pytest.raises(TypeError):
+        BufferSortedDataset(mixed, 5, 1)[0]
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        (np.array([2**53 + 1, 3], np.int64), np.array([2.0**53, 1.5])),
+        (np.array([2**53 + 1, 5], np.int64), np.array([2**53, 2**53 + 2, 2**64 - 1], np.uint64)),
+        (np.array([7, 1], np.int8), np.array([300, 2], np.int64)),
+        (np.array([0.5, 8.0], np.float32), np.array([0.25, 2.0**40])),
+        (["b", "a"], ["abc", "bcd"]),
+    ],
+)
+def test_keys_of_sources_of_different_types_are_compared_as_they_are(columns):
+    keys = [key for column in columns for key in np.asarray(column).tolist()]
+    mixed = MixedDataset({str(k): Keyed(str(k), np.asarray(column)) for k, column in enumerate(columns)})
+    given = mixed.sort_keys_at(np.arange(len(mixed)))
+    order = window_order(given, len(keys), 0, 0)
+    ascending = [np.asarray(given, object)[place] for place in sorted(order, key=lambda place: given[place])]
+    assert sorted(np.asarray(given).tolist() if isinstance(given, np.ndarray) else given) == sorted(keys)
+    assert ascending == sorted(keys)
+
+
+@pytest.mark.parametrize("keys", [[3, float("nan"), 1.5, 2], [np.float64(3), float("nan"), np.int32(1), 2, 2.5]])
+def test_a_key_that_is_no_number_comes_last_among_numbers_of_all_types(keys):
+    order = BufferSortedDataset(Listed(keys), len(keys), 1)
+    assert sorted(order) == list(range(len(keys)))
+    packs = [window_order(keys, len(keys) - 1, 0, seed).tolist() for seed in range(20)]
+    assert all(1 in (pack[0], pack[-1]) for pack in packs)  # a pack of its own: the last one of the window
+
+
+class Listed:
+    def __init__(self, keys):
+        self.keys = keys
+
+    def __len__(self):
+        return len(self.keys)
+
+    def __getitem__(self, item):
+        return item
+
+    def sort_key(self, item):
+        return self.keys[item]
+
+
+def test_a_position_whose_epoch_ends_too_late_below_says_where():
+    with pytest.raises(IndexError, match="an epoch of range of 1000000 items that does not end below"):
+        SelectedDataset(range(10**6), [3]).locate(np.array([1 << 50]))
+    with pytest.raises(IndexError, match="in an epoch of 1000000 items"):
+        ShardedDataset(range(10**6), 1, 0, "chunked", False).locate(np.array([(1 << 63) - 1]))

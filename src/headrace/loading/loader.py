@@ -112,6 +112,8 @@ class StatefulDataLoader:
         self._ordered = self._given  # or a copy of it whose mixture was changed within the run
         self._corrupt = corrupt_errors(skip_corrupt)
         self._skipped = SkippedItems()
+        if self._corrupt:
+            skipping(self._given, self._corrupt, self._skipped)  # refuses what it cannot tell apart; opens nothing
         self._owns_dataset = False
         self._plan_made: StepPlan | None = None
         self._settings_made: tuple[dict[str, Any], str] | None = None

@@ -19,6 +19,7 @@ from headrace.planning.permutation import Permutation, derive_seed, mixed
 
 __all__ = ["window_order"]
 
+_EXACT = 1 << 53  # integers below it are floats, too
 _Ints = NDArray[np.int64]
 
 
@@ -69,7 +70,10 @@ def _as_array(keys: NDArray[Any] | Sequence[Any]) -> NDArray[Any] | None:
         kinds = {type(key) for key in keys}
         if kinds == {int} and all(-(1 << 63) <= key < 1 << 63 for key in keys):
             return np.array(keys, np.int64)
-        return np.array(keys, np.float64) if kinds == {float} else None
+        floats = float | np.float32 | np.float16  # np.float64 is a float
+        if all(isinstance(key, floats) or (isinstance(key, int | np.integer) and abs(int(key)) < _EXACT) for key in keys):
+            return np.array(keys, np.float64)
+        return None
     array = np.asarray(keys)
     if array.ndim not in (1, 2) or (array.ndim == 2 and array.shape[1] == 0):
         raise OrderError(f"sort keys have shape {array.shape}; expected one key a sample, or a row of them each")

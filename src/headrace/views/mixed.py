@@ -237,17 +237,21 @@ class MixedDataset:
         return Fraction(total, len(self)) if len(self) else Fraction(0)
 
     def sort_keys_at(self, positions: Int64s) -> Any:
-        """What the samples at these endless positions are sorted by: an array where all sources have arrays, else a
-        list."""
+        """What the samples at these endless positions are sorted by: an array where all sources have arrays of one
+        kind, else a list."""
         parts = [(sort_keys_at(part.dataset, part.draws), part.places) for part in self.drawn(np.asarray(positions))]
         if parts and all(isinstance(keys, np.ndarray) and keys.ndim == 1 for keys, _ in parts):
-            merged = np.empty(len(positions), np.result_type(*(keys for keys, _ in parts)))
-            for keys, places in parts:
-                merged[places] = keys
-            return merged
+            kinds = {"i" if keys.dtype.kind in "iu" else keys.dtype.kind for keys, _ in parts}
+            common = np.result_type(*(keys for keys, _ in parts))
+            if len(kinds) == 1 and (kinds != {"i"} or common.kind in "iu"):  # else numbers became text, or rounded ones
+                merged = np.empty(len(positions), common)
+                for keys, places in parts:
+                    merged[places] = keys
+                return merged
         listed: list[Any] = [None] * len(positions)
         for keys, places in parts:
-            for place, key in zip(places.tolist(), keys, strict=True):
+            plain = keys.tolist() if isinstance(keys, np.ndarray) and keys.ndim == 1 else keys
+            for place, key in zip(places.tolist(), plain, strict=True):
                 listed[place] = key
         return listed
 

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.errors import CorruptShardError, HeadraceError, OptionError
+from headrace.errors import CorruptShardError, HeadraceError, OptionError, OrderError
 from headrace.planning import Permutation, derive_seed
 from headrace.views.protocol import (
     Int64s,
@@ -353,9 +353,18 @@ def skipping(dataset: Any, kinds: tuple[type[Exception], ...], skipped: SkippedI
     """The same composition, in which a sample that raises one of these kinds of errors is replaced and noted.
 
     dataset stays as it is. Rows of packs and token budgets keep their bounds: their substitutes are no longer.
+    OrderError where two sources of nested mixtures have one name, as "a/b" and the "b" of "a".
     """
     fit = is_windowed(dataset)
-    return with_leaves(dataset, lambda leaf, name: SkippingDataset(leaf, kinds, skipped, source=name, fit=fit))
+    names: set[str] = set()
+
+    def wrap(leaf: Any, name: str) -> SkippingDataset:
+        if name in names:  # what was replaced in one would be replaced in the other
+            raise OrderError(f"skip_corrupt tells sources by name, and two are {name!r}; give one another name")
+        names.add(name)
+        return SkippingDataset(leaf, kinds, skipped, source=name, fit=fit)
+
+    return with_leaves(dataset, wrap)
 
 
 def with_leaves(dataset: Any, wrap: Callable[[Any, str], Any], source: str = "") -> Any:

@@ -100,6 +100,7 @@ class View(ABC):
         lowest, highest = int(given.min()), int(given.max())
         if length == 0 or lowest < 0:
             raise IndexError(f"position {lowest} is outside an order of {length} items an epoch")
-        if (highest // length + 1) * max(length, len(self.base)) > LAST_POSITION + 1:
-            raise IndexError(f"position {highest} is in an epoch of {length} items that does not end below 2**63")
+        for items, of in ((length, "an epoch"), (len(self.base), f"an epoch of {type(self.base).__name__}")):
+            if (highest // length + 1) * items > LAST_POSITION + 1:
+                raise IndexError(f"position {highest} is in {of} of {items} items that does not end below 2**63")
         return given.astype(np.int64, copy=False)

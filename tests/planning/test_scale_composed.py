@@ -49,7 +49,8 @@ origin = plan.samples_of_step(step, epoch)[index % 4][index % 64 // 4]
 seen = plan.when_seen(*origin, epochs=[epoch])
 cpu_s = time.process_time() - begin
 grown_kib = kib("VmHWM:") - before if linux else None
-print(json.dumps([len(view), got, alone, origin, [epoch, step] in map(list, seen), cpu_s, grown_kib, "torch" in sys.modules]))
+found = [len(view), got, alone, origin, (epoch, step) in seen]
+print(json.dumps([*found, cpu_s, grown_kib, "torch" in sys.modules]))
 """
 
 LEAF = Leaf(TRILLION)

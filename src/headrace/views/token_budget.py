@@ -29,7 +29,8 @@ class TokenBudgetBatches(WindowedDataset[TokenBatches]):
     A batch takes its longest sample times its count (padded, the default) or the sum of its samples. It costs
     c1 * L + c2 * L**2 a sample for cost=(c1, c2), by default tokens; padded, L is its longest. A sample over
     max_tokens is an OrderError, left out (long="drop"), or a batch by itself (long="alone"); report() counts them.
-    max_samples limits the samples of a batch, too. docs/design/token-batches.md has the rules and the bounds.
+    max_samples limits the samples of a batch, too. Samples are not looked at: their lengths are
+    believed. docs/design/token-batches.md has the rules and the bounds.
 
     OptionError for a value that means nothing, and TypeError for one of another type.
     """

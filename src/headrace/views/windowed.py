@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from headrace.errors import OptionError, OrderError
 from headrace.planning import plan_fingerprint
+from headrace.planning.shuffle import LAST_POSITION
 from headrace.views.leaves import check_lengths_in_tokens
 from headrace.views.protocol import Int64s, Setting, add_settings, check_same_length, checked_base, lengths_at
 from headrace.views.row_counts import load_counts, save_counts
@@ -102,7 +103,8 @@ class WindowedDataset(ABC, Generic[P]):
         """The same rows over another base, with the same lengths at its positions; what either plans serves both."""
         other = copy.copy(self)
         other.base = base
-        other._lock, other._plans, other._counts, other._epochs = self._lock, self._plans, self._counts, self._epochs
+        other._lock, other._process = self._lock, self._process
+        other._plans, other._counts, other._epochs = self._plans, self._counts, self._epochs
         return other
 
     @abstractmethod
@@ -281,3 +283,5 @@ class WindowedDataset(ABC, Generic[P]):
     def _check_window(self, epoch: int, window: int) -> None:
         if epoch < 0 or not 0 <= window < self.num_windows:
             raise IndexError(f"window {window} of epoch {epoch} is outside an epoch of {self.num_windows} windows")
+        if (epoch + 1) * max(len(self.base), self.num_windows << ROW_BITS) > LAST_POSITION:
+            raise IndexError(f"epoch {epoch}, of {self.num_windows} windows, does not end below address 2**63")

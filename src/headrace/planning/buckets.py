@@ -70,8 +70,8 @@ def _as_array(keys: NDArray[Any] | Sequence[Any]) -> NDArray[Any] | None:
         kinds = {type(key) for key in keys}
         if kinds == {int} and all(-(1 << 63) <= key < 1 << 63 for key in keys):
             return np.array(keys, np.int64)
-        floats = float | np.float32 | np.float16  # np.float64 is a float
-        if all(isinstance(key, floats) or (isinstance(key, int | np.integer) and abs(int(key)) < _EXACT) for key in keys):
+        floats, integers = float | np.float32 | np.float16, int | np.integer  # np.float64 is a float
+        if all(isinstance(key, floats) or (isinstance(key, integers) and abs(int(key)) < _EXACT) for key in keys):
             return np.array(keys, np.float64)
         return None
     array = np.asarray(keys)

@@ -1,6 +1,7 @@
 """The plan of a run, as the command tells it: what the loader would serve, without reading a sample."""
 
 import json
+import os
 import re
 
 import numpy as np
@@ -138,7 +139,7 @@ def test_packed_rows_show_their_documents(books):
     expected = Plan(packed, 4, 2).samples_of_step(1)
     assert ranks_told(lines) == [[("books", item) for row in rank for _, item in row] for rank in expected]
     assert [line.count("[") for line in lines if line.startswith("  rank")] == [2, 2]
-    assert any(line.startswith("packed: 60 documents") and line.endswith("of them filled") for line in lines)
+    assert any(line.startswith("packed: 60 documents") and line.endswith("% full") for line in lines)
 
 
 def test_a_sample_is_found_in_its_steps(books, web):
@@ -221,3 +222,15 @@ def test_planning_reads_no_sample_and_no_torch(books):
     script = headrace_process("plan", books, "--step", 3)
     assert script.returncode == 0
     assert json.dumps(script.stderr) == '""'
+
+
+def test_an_epoch_beyond_all_positions_is_an_error_in_one_line(books):
+    for more in (("--step", 0), ("--seen", 3), ("--pack", 64)):
+        one_error_line(headrace("plan", books, "--epoch", 10**30, *more), f"epoch {10**30}", "2**63")
+
+
+def test_help_names_every_option_in_full_in_a_narrow_terminal():
+    shown = headrace_process("plan", "--help", env={**os.environ, "COLUMNS": "80"}).stdout
+    for option in ("--global-batch-size", "--sequence-length", "--no-drop-last", "global, pooled"):
+        assert option in shown
+    assert "<int" not in shown

@@ -159,8 +159,8 @@ def test_the_plan_can_be_printed():
     lines = str(mixed.report(220)).splitlines()
     assert lines[0] == "220 positions, 110 an epoch"
     assert lines[1].split() == ["source", "target", "drawn", "epochs", "tokens", "share", "of", "tokens"]
-    assert lines[2].split() == ["web", "165.0", "165", "1.650", "1650", "23.08%"]
-    assert lines[3].split() == ["books", "55.0", "55", "5.500", "5500", "76.92%"]
+    assert lines[2].split() == ["web", "165.0", "165", "1.650", "1,650", "23.08%"]
+    assert lines[3].split() == ["books", "55.0", "55", "5.500", "5,500", "76.92%"]
     assert lines[4].split() == ["off", "0.0", "0", "0.000", "0", "0.00%"]
     assert repr(mixed) == "MixedDataset({'web', 'books', 'off'}, 110 an epoch, seed=0)"
 

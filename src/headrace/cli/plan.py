@@ -33,29 +33,42 @@ def plan(  # noqa: PLR0913 -- each is an option of the command
     directories: Annotated[
         list[str], typer.Argument(metavar="DIR...", help="Datasets; several are a mixture, named by their folders.")
     ],
-    global_batch_size: Annotated[int, typer.Option(min=1, help="Rows a step, for all ranks together.")] = 1,
-    world_size: Annotated[int, typer.Option(min=1, help="Ranks that share them.")] = 1,
+    global_batch_size: Annotated[
+        int, typer.Option(metavar="ROWS", min=1, help="Rows a step, for all ranks together.")
+    ] = 1,
+    world_size: Annotated[int, typer.Option(metavar="RANKS", min=1, help="Ranks that share them.")] = 1,
     drop_last: Annotated[bool, typer.Option(help="Whether rows that fill no step are dropped.")] = True,
-    epoch: Annotated[int, typer.Option(min=0, help="Which epoch.")] = 0,
-    step: Annotated[int | None, typer.Option(min=0, help="Print the samples of this step, rank by rank.")] = None,
+    epoch: Annotated[int, typer.Option(metavar="NUMBER", min=0, help="Which epoch, from 0.")] = 0,
+    step: Annotated[
+        int | None, typer.Option(metavar="NUMBER", min=0, help="Print the samples of this step, from 0, rank by rank.")
+    ] = None,
     seen: Annotated[
         str | None, typer.Option(metavar="NAME:ITEM", help="Print the steps of the epoch that have this sample.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of every shuffle, mixture and packing.")] = 0,
-    shuffle: Annotated[ShuffleName, typer.Option(help="Global, in pools of shards, or none.")] = ShuffleName.everywhere,
-    pool_items: Annotated[int | None, typer.Option(min=1, help="Samples of a pool; by default four shards'.")] = None,
-    lanes: Annotated[int, typer.Option(min=1, help="Lanes of a pooled shuffle.")] = 1,
+    seed: Annotated[int, typer.Option(metavar="SEED", help="Of every shuffle, mixture and packing.")] = 0,
+    shuffle: Annotated[
+        ShuffleName, typer.Option(metavar="HOW", help="global, pooled (a few shards at a time) or none.")
+    ] = ShuffleName.everywhere,
+    pool_items: Annotated[
+        int | None, typer.Option(metavar="SAMPLES", min=1, help="Samples of a pool; by default four shards'.")
+    ] = None,
+    lanes: Annotated[int, typer.Option(metavar="LANES", min=1, help="Lanes of a pooled shuffle.")] = 1,
     weights: Annotated[
         str | None,
         typer.Option(metavar="NAME=W,...", help="Of a mixture, or just W,... in order; by default by lengths."),
     ] = None,
-    sequence_length: Annotated[int | None, typer.Option(min=1, help="Elements of a window, for streams.")] = None,
+    sequence_length: Annotated[
+        int | None, typer.Option(metavar="ELEMENTS", min=1, help="Elements of a window, for streams.")
+    ] = None,
     pack: Annotated[
         int | None, typer.Option(metavar="TOKENS", min=1, help="Pack documents into rows of so many tokens.")
     ] = None,
     quality: Annotated[bool, typer.Option("--quality", help="How well pools of several sizes shuffle.")] = False,
     cache_bytes: Annotated[
-        int | None, typer.Option(min=0, help="For --quality: what a reader keeps; by default a tenth of the data.")
+        int | None,
+        typer.Option(
+            metavar="BYTES", min=0, help="For --quality: what a reader keeps; by default a tenth of the data."
+        ),
     ] = None,
 ) -> None:
     """Say which samples a run will see, and when, without reading one.
@@ -84,13 +97,12 @@ def plan(  # noqa: PLR0913 -- each is an option of the command
             lines.append(_seen_line(planned, seen, epoch, only, sources))
         if quality:
             lines += _quality_lines(sources, global_batch_size, cache_bytes, (lanes, seed))
-    except IndexError as error:  # a step or an item that is not there
+    except IndexError as error:  # a step, an item or an epoch that is not there
         raise InputError(", ".join(directories), str(error)) from error
     except TypeError as error:
         if pack is None:
             raise
-        problem = f"cannot be packed: only documents and streams have lengths in tokens ({error})"
-        raise InputError(", ".join(directories), problem) from error
+        raise InputError(", ".join(directories), f"cannot be packed: {error}") from error
     for line in lines:
         typer.echo(printable(line))  # names of folders, and what stands in indexes
 
@@ -196,14 +208,15 @@ def _lines(planned: "Plan", sources: dict[str, Any], epoch: int) -> Iterator[str
         report = dataset.report(epoch)
         yield (
             f"packed: {report['documents']:,} documents, {report['tokens']:,} tokens, in {report['rows']:,} rows of "
-            f"{dataset.sequence_length:,}; {report['utilisation']:.1%} of them filled"
+            f"{dataset.sequence_length:,} that are {report['utilisation']:.1%} full"
         )
     rows, steps = planned.rows_in_epoch(epoch), planned.steps_in_epoch(epoch)
     left = rows - steps * planned.global_batch_size
     rest = f"; {left:,} are left over and dropped" if left > 0 else "; the last step is short" if left < 0 else ""
     local = planned.global_batch_size // planned.world_size
     each = f" ({local:,} for each of {planned.world_size:,} ranks)" if planned.world_size > 1 else ""
-    yield f"epoch {epoch}: {rows:,} {what}, {steps:,} steps of {planned.global_batch_size:,}{each}{rest}"
+    noun = "step" if steps == 1 else "steps"
+    yield f"epoch {epoch}: {rows:,} {what}, {steps:,} {noun} of {planned.global_batch_size:,}{each}{rest}"
 
 
 def _step_lines(planned: "Plan", step: int, epoch: int, only: str | None) -> Iterator[str]:

@@ -56,7 +56,7 @@ class MixtureReport(Sequence[SourceReport]):
         lines = [
             "  ".join([cells[0].ljust(widths[0]), *map(str.rjust, cells[1:], widths[1:])]).rstrip() for cells in table
         ]
-        return "\n".join([f"{self.position} positions, {self.epoch_size} an epoch", *lines])
+        return "\n".join([f"{self.position:,} positions, {self.epoch_size:,} an epoch", *lines])
 
 
 def report_of(
@@ -85,6 +85,6 @@ def report_of(
 
 
 def _cells(row: SourceReport) -> tuple[str, ...]:
-    tokens = "" if row.tokens is None else f"{row.tokens:.0f}"
+    tokens = "" if row.tokens is None else f"{row.tokens:,.0f}"
     share = "" if row.token_share is None else f"{row.token_share:.2%}"
-    return row.name, f"{row.target:.1f}", str(row.drawn), f"{row.epochs:.3f}", tokens, share
+    return row.name, f"{row.target:,.1f}", f"{row.drawn:,}", f"{row.epochs:,.3f}", tokens, share

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from headrace.errors import OptionError
 from headrace.planning import check_division, rank_positions, steps_left
+from headrace.planning.shuffle import LAST_POSITION
 from headrace.views.leaves import leaves_at
 from headrace.views.options import whole_number
 from headrace.views.protocol import Int64s, is_ordered, is_view, is_windowed
@@ -103,8 +104,9 @@ class Plan:
         Over packed rows and token-budget batches: a list, one a rank, of lists of Origins, one a row. A rank that gets
         nothing in a short last step has none. IndexError for a step that the epoch does not have.
         """
-        if epoch < 0 or step < 0:
-            raise IndexError(f"step {step} of epoch {epoch} is before the first")
+        self._check_epoch(epoch)
+        if step < 0:
+            raise IndexError(f"step {step} is before the first")
         begin = step * self.global_batch_size
         if is_windowed(self.dataset):
             rows = self._window_rows(epoch, begin)
@@ -122,8 +124,7 @@ class Plan:
         """
         seen = []
         for epoch in epochs:
-            if epoch < 0:
-                raise IndexError(f"epoch {epoch} is before the first")
+            self._check_epoch(epoch)
             rows = self._rows_with(source or "", item, epoch)
             steps = rows // self.global_batch_size
             if self.drop_last and len(steps):
@@ -134,6 +135,13 @@ class Plan:
     @property
     def _ranks(self) -> range:
         return range(self.world_size)
+
+    def _check_epoch(self, epoch: int) -> None:
+        if epoch < 0:
+            raise IndexError(f"epoch {epoch} is before the first")
+        length = len(self.dataset.base if is_windowed(self.dataset) else self.dataset)
+        if (epoch + 1) * length > LAST_POSITION:
+            raise IndexError(f"epoch {epoch}, of {length} samples, does not end below 2**63")
 
     def _check_step(self, step: int, epoch: int, num_rows: int) -> None:
         if steps_left(num_rows, step * self.global_batch_size, self.global_batch_size, self.drop_last) == 0:

@@ -154,6 +154,14 @@ def test_proportions_in_tokens_divide_by_the_mean_lengths():
     assert [row.drawn for row in by_sizes.report(55)] == [5, 50]
 
 
+def test_lengths_that_are_bytes_are_no_tokens_in_a_report():
+    class Stored(Lengthy):
+        length_unit = "bytes"
+
+    rows = MixedDataset({"text": Stored(100, 10), "books": Lengthy(10, 100)}).report(110)
+    assert [(row.tokens, row.token_share) for row in rows] == [(None, None), (1000.0, None)]
+
+
 def test_the_plan_can_be_printed():
     mixed = MixedDataset({"web": Lengthy(100, 10), "books": Lengthy(10, 100), "off": Closed()}, [3, 1, 0])
     lines = str(mixed.report(220)).splitlines()

@@ -17,6 +17,7 @@ from headrace.planning import derive_seed
 from headrace.planning.mixture import MixturePlan
 from headrace.planning.proportions import UNIT
 from headrace.planning.recipe import Recipe, encode_counts, encode_departed
+from headrace.views.leaves import check_lengths_in_tokens
 from headrace.views.mixed_batch import joined
 from headrace.views.mixture_options import Exhausted, LinearSchedule, MixtureOptions, Unit, Weights, recipe_of
 from headrace.views.mixture_report import MixtureReport, report_of
@@ -361,6 +362,7 @@ class MixedDataset:
 
 def _known_mean(source: Any) -> Fraction | None:
     try:
+        check_lengths_in_tokens(source, "a report")  # stored bytes are no tokens
         return mean_length(source)
     except TypeError:
         return None

@@ -294,6 +294,7 @@ def test_a_window_is_planned_at_more_than_half_a_million_samples_a_second(padded
         ({"cost": (0, 0)}, OptionError, "not both 0"),
         ({"cost": (1, -1)}, OptionError, "at least 0"),
         ({"cost": (1, float("nan"))}, OptionError, "finite"),
+        ({"cost": (10**400, 1)}, OptionError, "finite"),
         ({"cost": (1,)}, OptionError, "two finite numbers"),
         ({"cost": ("1", 0)}, TypeError, "two numbers"),
     ],

@@ -152,7 +152,10 @@ def _checked_cost(cost: object) -> tuple[float, float]:
     for one in cost:
         if isinstance(one, bool) or not isinstance(one, int | float | np.integer | np.floating):
             raise TypeError(f"cost must be two numbers, not {cost!r}")
-    first, second = (float(one) for one in cost)
+    try:
+        first, second = (float(one) for one in cost)
+    except OverflowError:  # an integer beyond all floats
+        raise OptionError("cost", cost, expected) from None
     if not (isfinite(first) and isfinite(second) and first >= 0 and second >= 0 and first + second > 0):
         raise OptionError("cost", cost, expected)
     return first, second

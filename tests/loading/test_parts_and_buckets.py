@@ -112,6 +112,13 @@ def test_a_state_goes_on_in_the_same_part_however_it_is_named_and_is_refused_for
             loader(ShuffledDataset(SelectedDataset(numbers(), other), 1)).load_state_dict(state)
 
 
+def test_a_state_of_the_same_views_in_another_order_is_refused():
+    state = StatefulDataLoader(SelectedDataset(ShuffledDataset(numbers(), 1), range(50))).state_dict()
+    other = StatefulDataLoader(ShuffledDataset(SelectedDataset(numbers(), range(50)), 1))
+    with pytest.raises(StateMismatchError, match="views: saved 'shuffle, selected', current 'selected, shuffle'"):
+        other.load_state_dict(state)
+
+
 @pytest.mark.parametrize(
     ("change", "named"),
     [({"buffer_size": 33}, "buffer_size"), ({"pack_size": 9}, "pack_size"), ({"init_seed": 2}, "buffer_seed")],

@@ -1,9 +1,22 @@
 """What a view may ask of any dataset, and what it takes instead where the dataset has no answer."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 
-from headrace.views import ShuffledDataset, dataset_settings, fetch, is_view
+from headrace.planning import plan_fingerprint
+from headrace.views import (
+    BufferSortedDataset,
+    SelectedDataset,
+    ShardedDataset,
+    ShardIndexingMode,
+    ShuffledDataset,
+    View,
+    dataset_settings,
+    fetch,
+    is_view,
+)
 from headrace.views.protocol import knows_lengths
 
 
@@ -29,6 +42,46 @@ def test_a_dataset_s_own_settings_describe_it():
     assert described == settings
     described["stride"] = 6
     assert settings["stride"] == 5
+
+
+class Reversed(View):
+    own_settings = {}  # noqa: RUF012
+
+    def __len__(self):
+        return len(self.base)
+
+    def locate(self, positions):
+        return positions + len(self) - 1 - 2 * (positions % len(self))
+
+
+WHOLE = {  # views that leave as many samples as there are, so that only their settings tell them apart
+    "shuffle": lambda base: ShuffledDataset(base, 7),
+    "select": lambda base: SelectedDataset(base, range(12)),
+    "sort": lambda base: BufferSortedDataset(base, 4, 2),
+    "shard": lambda base: ShardedDataset(base, 1, 0, ShardIndexingMode.chunked, False),
+    "reverse": Reversed,
+}
+
+
+def test_every_order_of_views_on_views_has_settings_of_its_own():
+    found = {}
+    for depth in range(5):
+        for names in product(WHOLE, repeat=depth):
+            view = list(range(12))
+            for name in names:
+                view = WHOLE[name](view)
+            settings = dataset_settings(view)
+            assert all(len(value) <= 64 for value in settings.values() if isinstance(value, str))
+            assert found.setdefault(plan_fingerprint(settings), names) == names
+    assert len(found) == sum(len(WHOLE) ** depth for depth in range(5))
+
+
+def test_settings_say_which_view_stands_on_which():
+    one = SelectedDataset(ShuffledDataset(list(range(12)), 7), range(5))
+    other = ShuffledDataset(SelectedDataset(list(range(12)), range(5)), 7)
+    assert "views" not in one.base.settings
+    assert one.settings == {**other.settings, "views": "shuffle, selected"}
+    assert other.settings["views"] == "selected, shuffle"
 
 
 @pytest.mark.parametrize("name", ["fingerprint", "_fingerprint"])

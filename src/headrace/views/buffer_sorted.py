@@ -14,6 +14,7 @@ from headrace.views.view import View
 
 __all__ = ["BufferSortedDataset", "DatasetImplementingSortKeyProtocol"]
 
+BUFFER_SORT_VERSION = 1
 KEPT_BYTES = 64 << 20
 
 
@@ -116,7 +117,7 @@ class BufferSortedDataset(View):
     def own_settings(self) -> Mapping[str, Setting]:
         """The sizes and the seed. The keys follow from the data."""
         return {
-            "buffer_sort": "sorted packs",
+            "buffer_sort_version": BUFFER_SORT_VERSION,
             "buffer_size": self.buffer_size,
             "pack_size": self.pack_size,
             "buffer_seed": self.seed,

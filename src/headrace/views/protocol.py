@@ -11,6 +11,7 @@
 import copy
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
+from hashlib import blake2b
 from typing import Any, Protocol
 
 import numpy as np
@@ -213,9 +214,25 @@ def dataset_settings(dataset: Any) -> dict[str, Setting]:
 
 
 def add_settings(base: Any, own: Mapping[str, Setting]) -> dict[str, Setting]:
-    """The settings of base and a view's own. A view over one of its kind is prefixed, so that it hides nothing."""
+    """The settings of base and a view's own. A view over one of its kind is prefixed, so that it hides nothing.
+
+    Where views stand on views, `views` says in which order, the innermost first, each by the name of its first setting.
+    """
     inner = dataset_settings(base)
     prefix = ""
     while any(f"{prefix}{name}" in inner for name in own):
         prefix += "outer_"
-    return {**inner, **{f"{prefix}{name}": value for name, value in own.items()}}
+    settings = {**inner, **{f"{prefix}{name}": value for name, value in own.items()}}
+    if is_view(base):  # a selection of a shuffle and a shuffle of a selection have the same settings else
+        below = inner.get("views", _view_name(getattr(base, "own_settings", {})))
+        settings["views"] = _short_text(f"{below}, {_view_name(own)}")
+    return settings
+
+
+def _view_name(own: Mapping[str, Setting]) -> str:
+    return next(iter(own), "view")
+
+
+def _short_text(text: str) -> str:
+    """text, or a digest where it is too long for a state."""
+    return text if len(text) <= 64 else blake2b(text.encode(), digest_size=16).hexdigest()

@@ -126,8 +126,8 @@ class ShardedDataset(View):
     def own_settings(self) -> Mapping[str, Setting]:
         """Which shard of how many, and how they are cut."""
         return {
+            "shard_indexing": self.indexing_mode.value,
             "total_shards": self.total_shards,
             "current_shard": self.current_shard,
-            "shard_indexing": self.indexing_mode.value,
             "shards_padded": self.padded,
         }

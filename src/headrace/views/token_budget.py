@@ -15,6 +15,7 @@ from headrace.views.windowed import WindowedDataset, WindowRows
 __all__ = ["TokenBudgetBatches"]
 
 DEFAULT_WINDOW = 65_536
+BATCHES_VERSION = 1
 
 _COUNTED = ("steps", "batches", "samples", "tokens", "taken", "dropped", "dropped_tokens", "alone", "empty")
 
@@ -71,6 +72,7 @@ class TokenBudgetBatches(WindowedDataset[TokenBatches]):
         budget = self.budget
         return {
             "batches": "padded" if budget.padded else "unpadded",
+            "batches_version": BATCHES_VERSION,
             "max_tokens": budget.max_tokens,
             "batches_per_step": budget.batches_per_step,
             "cost_linear": budget.cost[0],

@@ -50,12 +50,12 @@ class View(ABC):
     @property
     @abstractmethod
     def own_settings(self) -> Mapping[str, Setting]:
-        """What decides this order, beside the base."""
+        """What decides this order, beside the base. The first name stands for the kind of view."""
 
     @property
     def settings(self) -> dict[str, Setting]:
         """The base's settings and this order's."""
-        return add_settings(self.base, self.own_settings)
+        return add_settings(self.base, self.own_settings or {"view": type(self).__name__})
 
     @property
     def same_each_epoch(self) -> bool:

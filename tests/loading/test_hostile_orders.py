@@ -261,3 +261,55 @@ def test_substitutes_of_sources_with_one_name_are_not_mixed_up():
         with pytest.raises(OrderError, match="two are 'a/b'"):
             loader(dataset, skip_corrupt=True)
     assert len(list(loader(nested))) == 30
+
+
+# Orders that end.
+
+
+def ending(**options):
+    """150 samples, which are used up 30 rows into epoch 2."""
+    sources = {"a": Numbers("a", 100), "b": Numbers("b", 50, 1000)}
+    return MixedDataset(sources, [1, 1], seed=5, epoch_size=60, max_epochs=1, **options)
+
+
+@pytest.mark.parametrize("workers", [{}, {"num_workers": 2}], ids=["alone", "threads"])
+@pytest.mark.parametrize(
+    ("size", "drop_last", "served"), [(4, False, 150), (4, True, 148), (6, True, 150), (8, True, 136)]
+)
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_the_epoch_in_which_an_order_ends_has_the_rows_that_are_there_on_every_rank(
+    size, drop_last, served, world_size, workers
+):
+    group = [loader(ending(), rank, world_size, size, drop_last=drop_last, **workers) for rank in range(world_size)]
+    seen = []
+    for epoch in range(3):
+        for one in group:
+            one.set_epoch(epoch)
+        assert len({len(one) for one in group}) == 1
+        batches = [[batch.tolist() for batch in one] for one in group]
+        assert [len(rows) for rows in batches] == [len(batches[0])] * world_size
+        seen += [number for rows in batches for batch in rows for number in batch]
+        assert all(one.state_dict() == group[0].state_dict() for one in group)
+    assert len(seen) == len(set(seen)) == served
+    for one in group:
+        assert one.state_dict()["epoch"] == 3
+        with pytest.raises(OrderError, match="the order ends before epoch 3: all sources"):
+            iter(one)
+    sampler = ElasticBatchSampler(ending(), size, drop_last=drop_last)
+    assert sum(len(rows) for _ in range(3) for rows in sampler) == served
+    with pytest.raises(OrderError, match="the order ends before epoch 3"):
+        iter(sampler)
+
+
+def test_a_view_above_an_order_that_ends_has_its_whole_epochs():
+    one = loader(ShuffledDataset(ending(), 1), size=6)
+    assert sum(len(batch) for _ in range(2) for batch in one) == 120
+    with pytest.raises(OrderError, match="the order ends before epoch 2"):
+        iter(one)
+
+
+def test_a_last_epoch_with_too_few_rows_for_a_batch_is_no_epoch():
+    one = loader(ending(), size=40)
+    assert [len(batch) for _ in range(2) for batch in one] == [40, 40]
+    with pytest.raises(OrderError, match="the order ends 30 rows into epoch 2, too few for a batch"):
+        len(one)

@@ -11,6 +11,7 @@ from headrace.planning import Cursor, decode_state, encode_state
 from headrace.planning.permutation import MAX_ITEMS
 from headrace.views import dataset_settings, is_windowed
 from headrace.views.changing import changed_from_here, continued_as_saved, first_step, mixture_settings
+from headrace.views.ending import reach_of
 from headrace.views.protocol import check_same_length
 from headrace.views.windowed import ROW_BITS
 
@@ -41,7 +42,8 @@ def step_plan(dataset: Any, global_batch_size: int, world: World, *, drop_last: 
     rank, world_size = world
     if is_windowed(dataset):
         return WindowSteps(dataset, global_batch_size, rank, world_size, drop_last, first_step(dataset))
-    return Steps(len(dataset), global_batch_size, rank, world_size, drop_last, first_step(dataset))
+    first, reach = first_step(dataset), reach_of(dataset)
+    return Steps(len(dataset), global_batch_size, rank, world_size, drop_last, first, reach)
 
 
 def check_unchanged(dataset: Any, plan: StepPlan) -> None:

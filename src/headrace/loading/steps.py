@@ -88,7 +88,9 @@ class StepPlan(Protocol):
 class Steps:
     """Steps of an order whose epochs all have num_rows rows.
 
-    first is the endless position before which there is nothing: 0, unless a mixture was changed there.
+    first is the endless position before which there is nothing: 0, unless a mixture was changed there. reach(position)
+    is the position, or the end of the order where that comes before it; None for an order without an end. The epoch in
+    which the order ends has as many rows as there are.
     """
 
     num_rows: int
@@ -97,17 +99,22 @@ class Steps:
     world_size: int
     drop_last: bool
     first: int = 0
+    reach: Callable[[int], int] | None = None
 
     def __post_init__(self) -> None:
         check_division(self.global_batch_size, self.world_size)
 
     def rows(self, epoch: int) -> int:
-        """num_rows."""
-        return self.num_rows
+        """num_rows, or what is there of them where the order ends."""
+        if self.reach is None:
+            return self.num_rows
+        return max(0, self.reach((epoch + 1) * self.num_rows) - epoch * self.num_rows)
 
     def steps(self, epoch: int) -> int:
         """Steps of a whole epoch; OrderError when not even one batch is full and drop_last drops it."""
-        steps = steps_left(self.num_rows, 0, self.global_batch_size, self.drop_last)
+        steps = self._steps_left(Cursor(epoch))
+        if steps == 0 and self.rows(epoch) < self.num_rows:
+            raise self._ended(epoch)
         if steps == 0 and self.drop_last:
             raise OrderError(
                 f"{self.num_rows} samples do not fill one global batch of {self.global_batch_size} "
@@ -117,43 +124,55 @@ class Steps:
 
     def begin(self, cursor: Cursor) -> Cursor:
         """The cursor, or the start of the next epoch where this one has no step left."""
-        self.steps(cursor.epoch)  # refuses an empty plan
         if self.num_rows and cursor.epoch * self.num_rows + cursor.position < self.first:
             cursor = Cursor(*divmod(self.first, self.num_rows))
-        return Cursor(cursor.epoch + 1) if self.num_rows and not self.has_step(cursor) else cursor
+        if cursor.position == 0 or self.num_rows == 0:
+            self.steps(cursor.epoch)  # refuses an empty plan
+        elif not self.has_step(cursor):
+            cursor = Cursor(cursor.epoch + 1)
+            self.steps(cursor.epoch)
+        return cursor
 
     def after(self, cursor: Cursor, steps: int) -> Cursor:
         """The cursor once the consumer has got `steps` more batches."""
         if steps == 0:
             return cursor
-        most = steps_left(self.num_rows, cursor.position, self.global_batch_size, self.drop_last)
+        most = self._steps_left(cursor)
         if not 0 < steps <= most:
             raise TooFewSteps(steps, most)
         return cursor.advanced(
             steps * self.global_batch_size,
-            num_rows=self.num_rows,
+            num_rows=self.rows(cursor.epoch),
             global_batch_size=self.global_batch_size,
             drop_last=self.drop_last,
         )
 
     def has_step(self, cursor: Cursor) -> bool:
         """Whether the cursor's epoch has a step left."""
-        return steps_left(self.num_rows, cursor.position, self.global_batch_size, self.drop_last) > 0
+        return self._steps_left(cursor) > 0
+
+    def _steps_left(self, cursor: Cursor) -> int:
+        return steps_left(self.rows(cursor.epoch), cursor.position, self.global_batch_size, self.drop_last)
+
+    def _ended(self, epoch: int) -> OrderError:
+        rows = self.rows(epoch)
+        where = f"{rows} rows into epoch {epoch}, too few for a batch" if rows else f"before epoch {epoch}"
+        return OrderError(
+            f"the order ends {where}: all sources of the mixture with a weight have been drawn max_epochs times; raise "
+            "max_epochs, or end the run here"
+        )
 
     def items(self, cursor: Cursor, locate: Locate) -> Iterator[NDArray[np.int64]]:
         """For each step left in the epoch, what this rank reads, in order: locate(its endless positions)."""
         local = self.global_batch_size // self.world_size
-        left, position = (
-            steps_left(self.num_rows, cursor.position, self.global_batch_size, self.drop_last),
-            cursor.position,
-        )
+        left, position, num_rows = self._steps_left(cursor), cursor.position, self.rows(cursor.epoch)
         ahead = 1  # the first step at once, then more and more together: locating costs by the call
         while left:
             count = min(left, ahead)
             rows, offsets = rank_positions(
                 position,
                 count,
-                num_rows=self.num_rows,
+                num_rows=num_rows,
                 global_batch_size=self.global_batch_size,
                 rank=self.rank,
                 world_size=self.world_size,

@@ -150,6 +150,10 @@ class MixedDataset:
             self._plan = self.recipe.plan()
         return self._plan
 
+    def reach(self, position: int) -> int:
+        """position, or the end of the order that max_epochs sets where that comes before it."""
+        return self.plan.legs.reach(position) if self._chosen else position
+
     def draws(self, positions: Int64s) -> tuple[Int64s, Int64s]:
         """The number of the source at each of these endless positions, and which of its draws it is; (n,) both.
 

@@ -14,6 +14,7 @@ from headrace import (
     TokenBudgetBatches,
 )
 from headrace.errors import DatasetChangedError, OrderError, StateError, StateMismatchError
+from headrace.loading import continued
 from headrace.planning import plan_fingerprint
 from headrace.planning.recipe import encode_departed
 
@@ -46,8 +47,8 @@ def mixture(kind=Numbers, weights=(2, 1), **options):
     return MixedDataset(sources, list(weights), seed=5, **{"epoch_size": 150, **options})
 
 
-def packed(**options):
-    return PackedDataset(mixture(Documents, **options), 16, window=40)
+def packed(weights=(2, 1), **options):
+    return PackedDataset(mixture(Documents, weights, **options), 16, window=40)
 
 
 def loader(dataset, rank=0, world_size=1, size=4, **options):
@@ -313,3 +314,20 @@ def test_a_last_epoch_with_too_few_rows_for_a_batch_is_no_epoch():
     assert [len(batch) for _ in range(2) for batch in one] == [40, 40]
     with pytest.raises(OrderError, match="the order ends 30 rows into epoch 2, too few for a batch"):
         len(one)
+
+
+@pytest.mark.parametrize("kind", [mixture, packed], ids=["mixture", "packs"])
+def test_an_epoch_before_a_change_is_over(kind):
+    before = loader(kind())
+    for _ in range(3):
+        list(before)
+    later = changed(kind(weights=(1, 3)), before.state_dict())
+    with pytest.raises(OrderError, match="epoch 1 is over: the mixture was changed in epoch 3"):
+        later.set_epoch(1)
+    assert later.state_dict()["epoch"] == 3
+    later.set_epoch(4)
+    later.set_epoch(3)
+    assert len(list(later)) > 0
+    dataset, _ = continued(kind(weights=(1, 3)), before.state_dict(), change="from_here")
+    with pytest.raises(OrderError, match="epoch 1 is over"):
+        ElasticBatchSampler(dataset, 4).set_epoch(1)

@@ -15,7 +15,7 @@ import torch
 from headrace.errors import OrderError
 from headrace.loading.device import DeviceMover, default_device
 from headrace.loading.epoch import EpochIterator
-from headrace.loading.order import check_unchanged, order_settings, restored, rows_a_step, step_plan
+from headrace.loading.order import check_epoch, check_unchanged, order_settings, restored, rows_a_step, step_plan
 from headrace.loading.parallel import BatchSource, Parallel, at_least
 from headrace.loading.steps import StepPlan
 from headrace.loading.world import resolve_world
@@ -234,9 +234,10 @@ class StatefulDataLoader:
 
     def set_epoch(self, epoch: int) -> None:
         """Begin the next `iter()` at the start of this epoch. Nothing changes when it is in this epoch anyway, so a
-        call after load_state_dict keeps the position."""
+        call after load_state_dict keeps the position. OrderError for an epoch before a change of the mixture."""
         at_least("epoch", epoch, 0)
         if epoch != self._restart().epoch:
+            check_epoch(self._ordered, epoch)
             self._begin_at(Cursor(int(epoch)), "set_epoch() chose another epoch")
 
     def state_dict(self) -> dict[str, Any]:

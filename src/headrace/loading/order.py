@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from headrace.errors import OptionError, StateError
+from headrace.errors import OptionError, OrderError, StateError
 from headrace.loading.steps import StepPlan, Steps
 from headrace.loading.window_steps import WindowSteps
 from headrace.loading.world import World
@@ -15,7 +15,7 @@ from headrace.views.ending import reach_of
 from headrace.views.protocol import check_same_length
 from headrace.views.windowed import ROW_BITS
 
-__all__ = ["check_unchanged", "continued", "order_settings", "restored", "rows_a_step", "step_plan"]
+__all__ = ["check_epoch", "check_unchanged", "continued", "order_settings", "restored", "rows_a_step", "step_plan"]
 
 
 def rows_a_step(dataset: Any, local_batch_size: int | None, global_batch_size: int | None, world_size: int) -> int:
@@ -50,6 +50,18 @@ def check_unchanged(dataset: Any, plan: StepPlan) -> None:
     """DatasetChangedError where dataset has another length than when plan was made."""
     if isinstance(plan, Steps):
         check_same_length(dataset, plan.num_rows)
+
+
+def check_epoch(dataset: Any, epoch: int) -> None:
+    """OrderError for an epoch before the one in which the mixture was changed: it was drawn under other settings."""
+    windowed = is_windowed(dataset)
+    if first := first_step(dataset):
+        first_epoch = first // (dataset.num_windows if windowed else len(dataset))
+        if epoch < first_epoch:
+            raise OrderError(
+                f"epoch {epoch} is over: the mixture was changed in epoch {first_epoch}, and epochs before that were "
+                "drawn under other settings"
+            )
 
 
 def order_settings(dataset: Any, *, drop_last: bool) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import torch.utils.data
 from numpy.typing import NDArray
 
 from headrace.errors import OrderError
-from headrace.loading.order import check_unchanged, order_settings, restored, rows_a_step, step_plan
+from headrace.loading.order import check_epoch, check_unchanged, order_settings, restored, rows_a_step, step_plan
 from headrace.loading.steps import StepPlan, TooFewSteps, locate
 from headrace.loading.world import resolve_world
 from headrace.planning import Cursor, check_division, encode_state
@@ -88,10 +88,12 @@ class ElasticBatchSampler(torch.utils.data.Sampler[list[int]]):
         return self._lists(self._begun, self._iteration)
 
     def set_epoch(self, epoch: int) -> None:
-        """Begin the next `iter()` in this epoch; nothing changes when it would anyway."""
+        """Begin the next `iter()` in this epoch; nothing changes when it would anyway. OrderError for one before a change
+        of the mixture."""
         if epoch < 0:
             raise ValueError(f"epoch={epoch} must be at least 0")
         if epoch != self._next.epoch:
+            check_epoch(self._dataset, epoch)
             self.begin_at(Cursor(int(epoch)))
 
     def begin_at(self, cursor: Cursor) -> None:

@@ -331,3 +331,37 @@ def test_an_epoch_before_a_change_is_over(kind):
     dataset, _ = continued(kind(weights=(1, 3)), before.state_dict(), change="from_here")
     with pytest.raises(OrderError, match="epoch 1 is over"):
         ElasticBatchSampler(dataset, 4).set_epoch(1)
+
+
+def ending_documents():
+    sources = {"a": Documents("a", 100), "b": Documents("b", 50, 1000)}
+    return MixedDataset(sources, [1, 1], seed=5, epoch_size=60, max_epochs=1)
+
+
+@pytest.mark.parametrize("window", [7, 20, 60, 1000])
+@pytest.mark.parametrize("world_size", [1, 2])
+@pytest.mark.parametrize("kind", ["packs", "budgets"])
+def test_the_window_in_which_an_order_ends_has_the_samples_that_are_there(kind, world_size, window):
+    def numbers(samples):
+        if kind == "budgets":
+            return [int(sample[0]) for sample in samples]
+        return [
+            1000 * int(s) + int(i)
+            for row in samples
+            for s, i in zip(row["source_ids"], row["document_ids"], strict=True)
+        ]
+
+    base = ending_documents()
+    view = PackedDataset(base, 16, window=window) if kind == "packs" else TokenBudgetBatches(base, 16, 2, window=window)
+    group = [
+        loader(view, rank, world_size, world_size, collate_fn=numbers, drop_last=False) for rank in range(world_size)
+    ]
+    seen = []
+    for _ in range(3):
+        seen += [number for one in group for batch in one for number in batch]
+        assert all(one.state_dict() == group[0].state_dict() for one in group)
+    assert sorted(set(seen)) == sorted([*range(100), *range(1000, 1050)])
+    assert len(seen) == 150
+    for one in group:
+        with pytest.raises(OrderError, match="the order ends in or before epoch 3"):
+            iter(one)

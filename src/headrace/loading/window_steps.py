@@ -19,6 +19,7 @@ from headrace.errors import OrderError
 from headrace.loading.steps import Locate, TooFewSteps
 from headrace.planning import Cursor, check_division, steps_left
 from headrace.views import WindowedDataset
+from headrace.views.ending import reach_of
 
 __all__ = ["WindowSteps"]
 
@@ -76,7 +77,7 @@ class WindowSteps:
         started = bool(cursor.window or cursor.row)
         if started and not self.has_step(cursor):
             cursor, started = Cursor(cursor.epoch + 1), False
-        if not started and self.drop_last and not self.has_step(cursor):
+        if not started and (self.drop_last or self._is_behind_end(cursor.epoch)) and not self.has_step(cursor):
             raise self._too_few(cursor.epoch, self._rows_ahead(cursor, self.global_batch_size))
         together = self.dataset.rows_per_step
         if together > 1 and (left := -cursor.row % together) % self.global_batch_size:
@@ -138,7 +139,18 @@ class WindowSteps:
                 break
         return max(rows, 0)
 
+    def _is_behind_end(self, epoch: int) -> bool:
+        """Whether the order of what is below ends before the end of this epoch."""
+        end = (epoch + 1) * len(self.dataset.base)
+        reach = reach_of(self.dataset.base)
+        return reach is not None and reach(end) < end
+
     def _too_few(self, epoch: int, rows: int) -> OrderError:
+        if self._is_behind_end(epoch):
+            return OrderError(
+                f"the order ends in or before epoch {epoch}, which has {rows} rows left, too few for a batch: all "
+                "sources of the mixture with a weight have been drawn max_epochs times; raise max_epochs, or end the run"
+            )
         return OrderError(
             f"epoch {epoch} of {len(self.dataset.base)} samples gives {rows} rows, which do not fill one global batch "
             f"of {self.global_batch_size} ({self.world_size} ranks), and drop_last=True drops the rest; pass "

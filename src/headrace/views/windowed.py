@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from headrace.errors import OptionError, OrderError
 from headrace.planning import plan_fingerprint
 from headrace.planning.shuffle import LAST_POSITION
+from headrace.views.ending import reach_of
 from headrace.views.leaves import check_lengths_in_tokens
 from headrace.views.protocol import Int64s, Setting, add_settings, check_same_length, checked_base, lengths_at
 from headrace.views.row_counts import load_counts, save_counts
@@ -132,11 +133,17 @@ class WindowedDataset(ABC, Generic[P]):
         return max(1, length // self.window) if length else 0
 
     def window_positions(self, epoch: int, window: int) -> tuple[int, int]:
-        """The base's endless positions of a window: the first, and the one behind the last."""
+        """The base's endless positions of a window: the first, and the one behind the last.
+
+        A window in which the base's order ends has what is there, and those behind it have none.
+        """
         length = len(self.base)
         begin = epoch * length
         last = window == self.num_windows - 1
-        return begin + window * self.window, begin + (length if last else (window + 1) * self.window)
+        first, end = begin + window * self.window, begin + (length if last else (window + 1) * self.window)
+        if (reach := reach_of(self.base)) is not None:
+            end = reach(end)
+        return min(first, end), end
 
     def window_plan(self, epoch: int, window: int) -> P:
         """The plan of a window.

@@ -81,6 +81,7 @@ bench: setup $(GUIDELOOM) $(STREAMING)    ## every claim of speed, interleaved w
 	$(BIN)/python -m benchmarks.token_batches --check
 	$(BIN)/python -m benchmarks.packing --check
 	$(BIN)/python -m benchmarks.mixtures --check
+	$(BIN)/python -m benchmarks.orders --check
 
 docs: setup      ## every block and link of README and docs
 	$(BIN)/python -m pytest tests/docs

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from headrace import BufferSortedDataset, MixedDataset, SelectedDataset, ShardedDataset, ShuffledDataset
+from headrace import BufferSortedDataset, MixedDataset, Plan, SelectedDataset, ShardedDataset, ShuffledDataset
 from headrace.errors import DatasetChangedError, OrderError
 from headrace.planning import window_order
 
@@ -107,3 +107,23 @@ def test_a_position_whose_epoch_ends_too_late_below_says_where():
         SelectedDataset(range(10**6), [3]).locate(np.array([1 << 50]))
     with pytest.raises(IndexError, match="in an epoch of 1000000 items"):
         ShardedDataset(range(10**6), 1, 0, "chunked", False).locate(np.array([(1 << 63) - 1]))
+
+
+@pytest.mark.parametrize("above", [lambda mixed: mixed, lambda mixed: ShuffledDataset(mixed, 1)])
+def test_a_plan_of_an_order_that_ends_has_the_steps_that_are_there(above):
+    dataset = above(MixedDataset({"a": range(100), "b": range(50)}, [1, 1], epoch_size=60, max_epochs=1))
+    plan = Plan(dataset, 8, 2, drop_last=False)
+    whole = isinstance(dataset, ShuffledDataset)
+    assert [plan.rows_in_epoch(epoch) for epoch in range(4)] == [60, 60, 0 if whole else 30, 0]
+    assert [plan.steps_in_epoch(epoch) for epoch in range(4)] == [8, 8, 0 if whole else 4, 0]
+    seen = {}
+    for epoch in range(4):
+        for step in range(plan.steps_in_epoch(epoch)):
+            for origins in plan.samples_of_step(step, epoch):
+                seen |= {origin: (epoch, step) for origin in origins}
+        with pytest.raises(IndexError):
+            plan.samples_of_step(plan.steps_in_epoch(epoch), epoch)
+    assert len(seen) == (120 if whole else 150)
+    for source, size in (("a", 100), ("b", 50)):
+        for item in range(size):
+            assert plan.when_seen(source, item, range(4)) == ([seen[source, item]] if (source, item) in seen else [])

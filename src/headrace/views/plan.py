@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from headrace.errors import OptionError
 from headrace.planning import check_division, rank_positions, steps_left
 from headrace.planning.shuffle import LAST_POSITION
+from headrace.views.ending import reach_of
 from headrace.views.leaves import leaves_at
 from headrace.views.options import whole_number
 from headrace.views.protocol import Int64s, is_ordered, is_view, is_windowed
@@ -92,7 +93,10 @@ class Plan:
 
     def rows_in_epoch(self, epoch: int = 0) -> int:
         """Rows of an epoch for all ranks together; packed rows and batches are counted, from lengths."""
-        return int(self.dataset.rows_in_epoch(epoch)) if is_windowed(self.dataset) else len(self.dataset)
+        if is_windowed(self.dataset):
+            return int(self.dataset.rows_in_epoch(epoch))
+        begin, end = _span(self.dataset, epoch)
+        return end - begin
 
     def steps_in_epoch(self, epoch: int = 0) -> int:
         """Steps of an epoch; a short last one counts unless drop_last drops it."""
@@ -112,9 +116,9 @@ class Plan:
             rows = self._window_rows(epoch, begin)
             self._check_step(step, epoch, begin + len(rows))
             return [rows[rank :: self.world_size] for rank in range(self.world_size)]
-        num_rows = len(self.dataset)
+        num_rows, first = self.rows_in_epoch(epoch), epoch * len(self.dataset)
         self._check_step(step, epoch, num_rows)
-        return [Origins.at(self.dataset, epoch * num_rows + self._rows(begin, num_rows, rank)) for rank in self._ranks]
+        return [Origins.at(self.dataset, first + self._rows(begin, num_rows, rank)) for rank in self._ranks]
 
     def when_seen(self, source: str | None, item: int, epochs: Iterable[int] = range(1)) -> list[tuple[int, int]]:
         """The (epoch, step) at which a sample is seen, in order, each once; [] where it is in none of these epochs.
@@ -176,11 +180,11 @@ class Plan:
         """The rows of an epoch, from 0, that have this sample; some may come twice."""
         dataset = self.dataset
         if not is_windowed(dataset):
-            length = len(dataset)
-            return _places(dataset, source, item, epoch * length, (epoch + 1) * length) - epoch * length
-        length = len(dataset.base)
-        positions = _places(dataset.base, source, item, epoch * length, (epoch + 1) * length)
-        windows = np.minimum((positions - epoch * length) // dataset.window, max(0, dataset.num_windows - 1))
+            begin, end = _span(dataset, epoch)
+            return _places(dataset, source, item, begin, end) - begin
+        begin, end = _span(dataset.base, epoch)
+        positions = _places(dataset.base, source, item, begin, end)
+        windows = np.minimum((positions - begin) // dataset.window, max(0, dataset.num_windows - 1))
         found = [np.empty(0, np.int64)]
         before, counted = 0, 0
         for window in sorted(set(windows.tolist())):
@@ -190,6 +194,13 @@ class Plan:
             at = np.flatnonzero(_among(in_rows, positions))
             found.append(before + np.searchsorted(offsets, at, side="right") - 1)
         return np.concatenate(found)
+
+
+def _span(dataset: Any, epoch: int) -> tuple[int, int]:
+    """The endless positions of an epoch, from the first to the one behind the last; none behind the order's end."""
+    begin, end = epoch * len(dataset), (epoch + 1) * len(dataset)
+    reach = reach_of(dataset)
+    return begin, end if reach is None else max(begin, reach(end))
 
 
 def _places(dataset: Any, source: str, item: int, begin: int, end: int) -> Int64s:
@@ -203,7 +214,8 @@ def _places(dataset: Any, source: str, item: int, begin: int, end: int) -> Int64
         positions = _positions_of(dataset, _places(dataset.base, source, item, first * below, last * below))
     elif is_ordered(dataset):
         name, rest = _source_named(dataset.sources, source)
-        begin = max(begin, min(end, dataset.first_position))
+        end = max(dataset.first_position, dataset.reach(end))  # there is nothing behind the end, and before the first
+        begin = min(end, max(begin, dataset.first_position))
         first, last = (dataset.draws_before(position)[name] for position in (begin, end))
         if first == last:  # a source without a weight is not opened to see whether it has the item
             return np.empty(0, np.int64)

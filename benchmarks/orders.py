@@ -3,8 +3,8 @@
     python -m benchmarks.orders [--check]
 
 Nothing is read but the batches of packed rows, whose documents lie in memory. Each time is the least processor time of
-five rounds, each about other positions, since what was worked out for the last ones is remembered. The table of pools is
-that of docs/provenance.md: 10,000 shards of a million samples, global batches of 256, a reader that keeps 1 % of them.
+five rounds, each about other positions, since what was worked out for the last ones is remembered. The table of pools
+is that of docs/provenance.md: 10,000 shards of a million samples, batches of 256, a reader that keeps 1 % of them.
 """
 
 import argparse
@@ -17,7 +17,7 @@ import numpy as np
 
 from benchmarks.measure import Bound, conclude, describe_machine
 from benchmarks.packing import make_lengths
-from headrace import PackedDataset, Plan, ShuffledDataset, TokenBudgetBatches, WithLengths
+from headrace import PackedDataset, Plan, ShuffledDataset, TokenBudgetBatches, WithLengths, stack
 from headrace.inspection.quality import Layout, shuffle_qualities
 from headrace.planning import BatchBudget, Permutation, pack, plan_token_batches, window_order
 from headrace.planning.blocks import permuted_in_blocks
@@ -29,12 +29,12 @@ SHARDS = 100_000
 WINDOW = 65_536
 
 
-def seconds(work: Callable[[int], object]) -> float:
-    """The least processor time of a round; work gets the round's number."""
+def seconds(work: Callable[..., object], *arguments: object) -> float:
+    """The least processor time of a round; work gets the round's number, and the arguments."""
     taken = []
     for number in range(5):
         begun = time.process_time()
-        work(number)
+        work(number, *arguments)
         taken.append(time.process_time() - begun)
     return min(taken)
 
@@ -62,10 +62,8 @@ def costs_of_items() -> float:
     )
     for block in (256, 2048):
         for name, numbers in (("neighbours", many), ("alone", alone)):
-            work = lambda n, block=block, numbers=numbers: permuted_in_blocks(  # noqa: E731
-                numbers + n * CHUNK, TRILLION, block, 7
-            )
-            show(f"in blocks of {block:,}, an item, {name}", 1e9 / CHUNK * seconds(work), "ns")
+            taken = seconds(lambda n, block, of: permuted_in_blocks(of + n * CHUNK, TRILLION, block, 7), block, numbers)
+            show(f"in blocks of {block:,}, an item, {name}", 1e9 / CHUNK * taken, "ns")
     shard_items = np.full(SHARDS, TRILLION // SHARDS)
     pooled = PooledShuffle(shard_items, 64 * TRILLION // SHARDS, 8, 7)
     show(
@@ -74,8 +72,8 @@ def costs_of_items() -> float:
         "ms",
     )
     for name, numbers in (("neighbours", many), ("alone", alone)):
-        work = lambda n, numbers=numbers: pooled(numbers + n * CHUNK)  # noqa: E731
-        show(f"pooled shuffle, an item, {name}", 1e9 / CHUNK * seconds(work), "ns")
+        taken = seconds(lambda n, of: pooled(of + n * CHUNK), numbers)
+        show(f"pooled shuffle, an item, {name}", 1e9 / CHUNK * taken, "ns")
     keys = np.random.default_rng(1).integers(1, 2000, 100_000)
     show("a window of 100,000 sorted into packs of 64", 1e3 * seconds(lambda n: window_order(keys, 64, n, 7)), "ms")
     return shown
@@ -105,17 +103,17 @@ def costs_of_packing() -> None:
         what = f"rows of 131,072 from {number:,} documents: {packed.num_rows} rows, full"
         show(what, 100 * packed.tokens / (packed.num_rows * 131_072), "%")
     few = lengths[:4096]
-    work = lambda n: pack(few, 2048, strategy="best_fit", long="split", seed=n)  # noqa: E731
-    show("4,096 documents packed into rows of 2,048", 1e3 * seconds(work), "ms")
+    taken = seconds(lambda n: pack(few, 2048, strategy="best_fit", long="split", seed=n))
+    show("4,096 documents packed into rows of 2,048", 1e3 * taken, "ms")
     worst = np.random.default_rng(2).permutation(WINDOW) + 1
-    work = lambda n: pack(worst, 2 * WINDOW, strategy="best_fit", long="split", seed=n)  # noqa: E731
-    show("65,536 documents of 65,536 lengths packed into rows of 131,072", 1e3 * seconds(work), "ms")
+    taken = seconds(lambda n: pack(worst, 2 * WINDOW, strategy="best_fit", long="split", seed=n))
+    show("65,536 documents of 65,536 lengths packed into rows of 131,072", 1e3 * taken, "ms")
     texts = WithLengths([np.zeros(length, np.uint16) for length in lengths.tolist()], lengths)
     rows = PackedDataset(texts, 2048)
     addresses = rows.addresses(0, 0)
     for size in (8, 64):
-        work = lambda n, size=size: rows.__getitems__(addresses[n * size : (n + 1) * size]).stacked()  # noqa: E731
-        show(f"a batch of {size} packed rows of 2,048, documents in memory", 1e3 * seconds(work), "ms")
+        taken = seconds(lambda n, size: stack()(rows.__getitems__(addresses[n * size : (n + 1) * size])), size)
+        show(f"a batch of {size} packed rows of 2,048, documents in memory", 1e3 * taken, "ms")
 
 
 def costs_of_token_budgets() -> None:
@@ -130,7 +128,7 @@ def costs_of_token_budgets() -> None:
     capped = np.minimum(lengths[:WINDOW], 2048)
     for batches in (24, 2):
         budget = BatchBudget(-(-int(capped.sum()) // batches) + 2048, batches, padded=False)
-        taken = seconds(lambda n, budget=budget: plan_token_batches(capped, budget, n))  # type: ignore[misc]
+        taken = seconds(lambda n, budget: plan_token_batches(capped, budget, n), budget)
         show(f"samples planned a second, unpadded, {batches} batches of a window", WINDOW / taken / 1e6, "million")
     budget = BatchBudget(8192, 64)
     taken_bytes = peak_bytes(lambda: plan_token_batches(capped, budget, 7))

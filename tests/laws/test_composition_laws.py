@@ -2,9 +2,10 @@
 asking, through every loader, and over every stop."""
 
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headrace.errors import OrderError
 from headrace.views import dataset_settings
 from laws.compositions import batches, nodes, packs
 from planning.composed_views import real
@@ -12,11 +13,15 @@ from planning.composed_views import real
 # Positions of a composition, as fractions of its first epochs, so that they fit whatever was drawn.
 fractions = st.lists(st.floats(0, 1, exclude_max=True), max_size=12)
 
+# The reference takes its time, so there are fewer examples in `make laws`.
+fewer = settings(max_examples=max(25, settings.default.max_examples // 5))
+
 
 def ids(samples):
     return [sample["id"] for sample in samples]
 
 
+@fewer
 @given(node=nodes(), epochs=st.integers(1, 3), far=st.integers(0, 2**30))
 def test_a_composition_gives_the_reference_s_items_in_every_epoch(node, epochs, far):
     view = real(node)
@@ -30,6 +35,19 @@ def test_a_composition_gives_the_reference_s_items_in_every_epoch(node, epochs, 
     assert ids(view.__getitems__(np.array(some))) == [node.place(position) for position in some]
 
 
+@fewer
+@given(node=nodes(), far=st.integers(2**30, 2**63 - 1))
+def test_however_far_a_position_is_it_gives_the_reference_s_item_or_is_refused(node, far):
+    view = real(node)
+    try:
+        got = ids(view.__getitems__(np.array([far])))
+    except (IndexError, OrderError):
+        assert node.n == 0 or far > 2**61 // max(leaf.n + 1 for leaf in node.leaves) ** 3
+    else:
+        assert got == [node.place(far)]
+
+
+@fewer
 @given(node=nodes(), places=fractions)
 def test_an_item_depends_on_its_position_alone_and_on_no_other_that_was_asked_for(node, places):
     if node.n == 0:
@@ -42,6 +60,7 @@ def test_an_item_depends_on_its_position_alone_and_on_no_other_that_was_asked_fo
     assert together == ids(real(node).__getitems__(np.array(positions[::-1], np.int64)))[::-1]
 
 
+@fewer
 @given(node=nodes(), other=nodes())
 def test_two_compositions_of_equal_settings_are_equal(node, other):
     one, two = real(node), real(other)
@@ -52,6 +71,7 @@ def test_two_compositions_of_equal_settings_are_equal(node, other):
         ]
 
 
+@fewer
 @given(node=packs(), epoch=st.integers(0, 2))
 def test_packed_rows_are_the_reference_s_and_hold_every_token_once(node, epoch):
     view = real(node, tokens=True)
@@ -98,6 +118,7 @@ def assert_packed(node, sample, row):
     ]
 
 
+@fewer
 @given(node=batches(), epoch=st.integers(0, 2))
 def test_batches_of_a_token_budget_are_the_reference_s_and_hold_every_sample_once(node, epoch):
     view = real(node)

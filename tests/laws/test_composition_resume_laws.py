@@ -14,7 +14,8 @@ WORLDS = [1, 2, 3, 4, 6]
 STOPS = 20
 
 # An example makes up to 120 loaders, so there are fewer of them, in `make laws` too.
-few = settings(max_examples=max(8, settings.default.max_examples // 10))
+few = settings(max_examples=max(8, settings.default.max_examples // 25))
+fewer = settings(max_examples=max(25, settings.default.max_examples // 5))
 
 shapes = st.fixed_dictionaries(
     {
@@ -54,12 +55,17 @@ processes = {"parallel_method": "process", "multiprocessing_context": "fork"}
 
 @pytest.mark.slow
 @settings(max_examples=10)
-@given(node=some, drop_last=st.booleans(), stops=stops)
+@given(
+    node=some | packs().filter(lambda node: node.epoch(0)) | batches(together=12).filter(lambda node: node.epoch(0)),
+    drop_last=st.booleans(),
+    stops=stops,
+)
 def test_twenty_stops_with_worker_processes_continue_the_reference_s_run(node, drop_last, stops):
     forked = [(by, {**shape, **processes}, local, steps) for by, shape, local, steps in stops]
     check_chain(node, drop_last, forked)
 
 
+@fewer
 @given(node=some, local=st.integers(1, 3), world_size=st.sampled_from(WORLDS))
 def test_every_world_size_shares_out_the_same_global_batches(node, local, world_size):
     size = 12 * local

@@ -3,12 +3,13 @@
 from fractions import Fraction
 
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace import MixedDataset
 from headrace.planning.mixture import BLOCK
 
+fewer = settings(max_examples=max(25, settings.default.max_examples // 5))
 numbers = st.integers(0, 10) | st.integers(1, 10**9) | st.decimals(0, 1, places=6).map(float)
 weights = st.lists(numbers, min_size=1, max_size=40).filter(any)
 
@@ -26,6 +27,7 @@ def counted(mixed, end):
     return counts
 
 
+@fewer
 @given(weights=weights, seed=st.integers(), epoch_size=st.integers(1, 2000))
 def test_counts_are_within_two_draws_of_their_shares_at_the_edge_of_every_block(weights, seed, epoch_size):
     mixed = mixture(weights, seed=seed, epoch_size=epoch_size)
@@ -45,6 +47,7 @@ def test_counts_are_within_two_draws_of_their_shares_at_the_edge_of_every_block(
                 assert off < 2 + max(int(in_block[source]), (after - begin) * Fraction(repr(weight)) / whole)
 
 
+@fewer
 @given(sizes=st.lists(st.integers(0, 60), min_size=1, max_size=12), seed=st.integers())
 def test_without_weights_every_epoch_has_every_sample_once(sizes, seed):
     mixed = MixedDataset({f"s{k}": range(100 * k, 100 * k + size) for k, size in enumerate(sizes)}, seed=seed)
@@ -55,6 +58,7 @@ def test_without_weights_every_epoch_has_every_sample_once(sizes, seed):
         assert sorted(mixed.__getitems__(positions)) == everything
 
 
+@fewer
 @given(
     sizes=st.lists(st.integers(1, 40), min_size=1, max_size=6),
     data=st.data(),
@@ -74,6 +78,7 @@ def test_each_source_goes_through_all_of_its_samples_before_one_comes_again(size
             assert len(set(epoch)) == len(epoch)
 
 
+@fewer
 @given(
     weights=weights.filter(lambda weights: sum(map(bool, weights)) > 1),
     scale=st.sampled_from([2, 10, Fraction(1, 3), Fraction(10, 7)]),
@@ -86,6 +91,7 @@ def test_only_the_proportions_of_weights_count(weights, scale, seed):
     assert [found.tolist() for found in one.draws(positions)] == [found.tolist() for found in two.draws(positions)]
 
 
+@fewer
 @given(
     sizes=st.lists(st.integers(1, 40), min_size=1, max_size=6),
     epochs=st.integers(1, 3),

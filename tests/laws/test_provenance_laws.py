@@ -12,7 +12,8 @@ from laws.compositions import batches, nodes, packs
 from planning.composed_rows import Packed, TokenBudget
 from planning.composed_views import Items, real
 
-few = settings(max_examples=max(10, settings.default.max_examples // 5))
+few = settings(max_examples=max(10, settings.default.max_examples // 10))
+fewer = settings(max_examples=max(25, settings.default.max_examples // 5))
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -76,6 +77,7 @@ def sources_of(node):
 sizes = {"world_size": st.integers(1, 4), "local": st.integers(1, 20), "drop_last": st.booleans()}
 
 
+@fewer
 @given(node=nodes(depth=3).filter(lambda node: node.n), **sizes)
 def test_a_plan_names_the_samples_of_each_step_and_the_steps_of_each_sample(node, world_size, local, drop_last):
     plan, seen = check_plan(node, world_size, local, drop_last, epochs=2)

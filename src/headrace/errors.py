@@ -38,6 +38,7 @@ survive pickling, because they cross process borders.
 """
 
 from collections.abc import Mapping, Sequence
+from os.path import commonprefix
 from typing import Any
 
 __all__ = [
@@ -332,11 +333,21 @@ class StateError(HeadraceError, ValueError):
     """What was given is no state, one of another version, or a damaged one."""
 
 
+def _where_they_differ(*texts: str) -> list[str]:
+    """The texts; of long ones the part that differs first."""
+    if max(map(len, texts)) <= 80:
+        return list(texts)
+    begin = max(0, len(commonprefix(texts)) - 20)
+    parts = [(text, text[begin : begin + 60]) for text in texts]
+    return ["..." * (begin > 0) + part + "..." * (begin + 60 < len(text)) for text, part in parts]
+
+
 class StateMismatchError(StateError):
     """A saved state belongs to other data, seed or settings; names each field that differs."""
 
     def __init__(self, differences: Mapping[str, tuple[object, object]]) -> None:
-        lines = "; ".join(f"{name}: saved {old!r}, current {new!r}" for name, (old, new) in differences.items())
+        shown = {name: _where_they_differ(repr(old), repr(new)) for name, (old, new) in differences.items()}
+        lines = "; ".join(f"{name}: saved {old}, current {new}" for name, (old, new) in shown.items())
         super().__init__(
             f"the saved state does not belong to this run ({lines}); restore the data and settings it was saved with"
         )

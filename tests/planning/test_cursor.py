@@ -142,3 +142,14 @@ def test_a_position_behind_the_epoch_s_end_is_refused_where_the_end_is_known():
 def test_what_is_no_record_at_all_is_refused(record):
     with pytest.raises(ValueError, match="a loader state is a dict"):
         decode_state(record, SETTINGS)
+
+
+def test_of_long_settings_that_differ_the_place_where_they_do_is_shown():
+    text = "".join(f"{number}," for number in range(500))
+    saved = encode_state(Cursor(), {"plan": text})
+    with pytest.raises(StateMismatchError) as caught:
+        decode_state(saved, {"plan": text.replace(",77,", ",many,")})
+    assert ",76,77,78," in str(caught.value)
+    assert ",76,many,78," in str(caught.value)
+    assert len(str(caught.value)) < 400
+    assert caught.value.differences["plan"][0] == text

@@ -2,7 +2,6 @@
 
 import base64
 import json
-import zlib
 from dataclasses import replace
 from fractions import Fraction
 
@@ -41,15 +40,9 @@ def saved(recipe):
     return json.loads(json.dumps(settings))
 
 
-def packed(fields):
-    return base64.b64encode(zlib.compress(json.dumps(fields).encode())).decode()
-
-
-def fields_of(recipe):
-    return json.loads(zlib.decompress(base64.b64decode(recipe.encoded())))
-
-
-@pytest.mark.parametrize("recipe", [RECIPE, replace(RECIPE, start=60, drawn=(40, 8)), replace(RECIPE, means=None)])
+@pytest.mark.parametrize(
+    "recipe", [RECIPE, replace(RECIPE, start=60, drawn=(40, 8)), replace(RECIPE, means=None, max_epochs=(None, None))]
+)
 def test_a_recipe_survives_text_whole(recipe):
     assert Recipe.decoded(recipe.encoded(), recipe.start, recipe.drawn) == recipe
     assert len(recipe.encoded()) < PLAN_TEXT_LIMIT
@@ -99,21 +92,20 @@ def test_damaged_counts_are_refused(text):
 
 
 DAMAGE = {
-    "no base64": "%%",
-    "no zlib": base64.b64encode(b"abc").decode(),
+    "no JSON": "%%",
     "cut": RECIPE.encoded()[:40],
-    "no JSON": base64.b64encode(zlib.compress(b"[")).decode(),
-    "too long": "A" * (PLAN_TEXT_LIMIT + 4),
-    "a bomb": base64.b64encode(zlib.compress(b"[" * (1 << 19), 9)).decode(),
-    "nested deep": base64.b64encode(zlib.compress(b"[" * 60_000, 9)).decode(),
-    "another shape": packed({"a": 1}),
-    "too few fields": packed([["a"], [1]]),
+    "too long": RECIPE.encoded() + " " * PLAN_TEXT_LIMIT,
+    "nested deep": "[" * PLAN_TEXT_LIMIT,
+    "a number": "7",
+    "another shape": json.dumps({"a": 1}),
+    "too few fields": json.dumps([["a"], [1]]),
 }
 
 
 def changed(**fields):
-    plain = dict(zip(Recipe.__dataclass_fields__, fields_of(RECIPE), strict=True))
-    return packed(list((plain | fields).values()))
+    names = ("names", "lengths", "points", "linear", "means", "max_epochs", "epoch_size", "seed", "departed")
+    plain = dict(zip(names, json.loads(RECIPE.encoded()), strict=True))
+    return json.dumps(list((plain | fields).values()))
 
 
 DAMAGE |= {

@@ -7,7 +7,6 @@ counts at any position follow from it, without the datasets and settings of befo
 import base64
 import binascii
 import json
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
@@ -36,11 +35,11 @@ __all__ = [
 
 MIXTURE_VERSION = 1
 PLAN_TEXT_LIMIT = 1200  # characters, of a state that stays under 4 KiB
-_JSON_LIMIT = 1 << 16
 _SOURCES_LIMIT = 1 << 12
 _INT64 = 1 << 63
 _WEIGHT_BITS = 1 << 12
 _DRAWN_LIMIT = 1 << 22  # characters of counts that are read: 16 for each of 260,000 sources
+_IN_TEXT = ("names", "lengths", "points", "linear", "means", "max_epochs", "epoch_size", "seed", "departed")
 
 
 @dataclass(frozen=True)
@@ -97,15 +96,15 @@ class Recipe:
         return blake2b(text.encode(), digest_size=16).hexdigest()
 
     def encoded(self) -> str | None:
-        """This recipe as text, but for start and drawn; None where that takes more than PLAN_TEXT_LIMIT characters."""
+        """This recipe as text, but for start and drawn; None where that takes more than PLAN_TEXT_LIMIT characters.
+
+        JSON as it is: what a compressor gives is another text under another version of it, and states are compared.
+        """
         if len(self.names) + len(self.departed) > PLAN_TEXT_LIMIT:
             return None
-        plain = asdict(replace(self, start=0, drawn=()))
-        text = json.dumps(list(plain.values()), separators=(",", ":"))
-        if len(text) > _JSON_LIMIT:
-            return None
-        packed = base64.b64encode(zlib.compress(text.encode(), 9)).decode()
-        return packed if len(packed) <= PLAN_TEXT_LIMIT else None
+        plain = asdict(self) | {"max_epochs": self.max_epochs if any(self.max_epochs) else None}
+        text = _json([plain[name] for name in _IN_TEXT])
+        return text if len(text) <= PLAN_TEXT_LIMIT else None
 
     @classmethod
     def decoded(cls, text: str, start: int, drawn: Sequence[int]) -> "Recipe":
@@ -113,12 +112,8 @@ class Recipe:
         try:
             if len(text) > PLAN_TEXT_LIMIT:
                 raise ValueError(f"{len(text)} characters")
-            unpacker = zlib.decompressobj()
-            raw = unpacker.decompress(base64.b64decode(text, validate=True), _JSON_LIMIT)
-            if not unpacker.eof:
-                raise ValueError("too much text")
-            recipe = _checked(json.loads(raw), start, tuple(drawn))
-        except (ValueError, TypeError, RecursionError, binascii.Error, zlib.error) as error:
+            recipe = _checked(json.loads(text), start, tuple(drawn))
+        except (ValueError, TypeError, RecursionError) as error:
             raise StateError(f"the state is damaged: its mixture_plan cannot be read ({error})") from None
         return recipe
 
@@ -178,7 +173,7 @@ def decode_counts(text: str) -> list[int]:
 
 def encode_departed(departed: Sequence[tuple[str, int]]) -> str:
     """What sources gave that are no longer there, as text, for a mixture that has no text itself."""
-    return base64.b64encode(zlib.compress(json.dumps(departed, separators=(",", ":")).encode(), 9)).decode()
+    return _json(departed)
 
 
 def decode_departed(text: str) -> tuple[tuple[str, int], ...]:
@@ -188,13 +183,12 @@ def decode_departed(text: str) -> tuple[tuple[str, int], ...]:
     try:
         if len(text) > _DRAWN_LIMIT:
             raise ValueError(f"{len(text)} characters")
-        unpacker = zlib.decompressobj()
-        pairs = json.loads(unpacker.decompress(base64.b64decode(text, validate=True), _DRAWN_LIMIT))
-        if not unpacker.eof or not all(isinstance(name, str) for name, _ in pairs):
+        pairs = json.loads(text)
+        if not all(isinstance(name, str) for name, _ in pairs):
             raise ValueError("its names are no names")
         _check_numbers([count for _, count in pairs], 0, _INT64)
         return tuple((name, count) for name, count in pairs)
-    except (ValueError, TypeError, RecursionError, binascii.Error, zlib.error) as error:
+    except (ValueError, TypeError, RecursionError) as error:
         raise StateError(f"the state is damaged: its mixture_departed cannot be read ({error})") from None
 
 
@@ -217,9 +211,14 @@ def whole_weights(weights: Sequence[Fraction | int]) -> tuple[int, ...]:
     return tuple(shares_of(exact))
 
 
+def _json(value: object) -> str:
+    return json.dumps(value, separators=(",", ":"))
+
+
 def _checked(fields: Any, start: int, drawn: tuple[int, ...]) -> Recipe:
-    names, lengths, points, linear, means, max_epochs, epoch_size, seed, _, _, departed = fields
+    names, lengths, points, linear, means, max_epochs, epoch_size, seed, departed = fields
     number = len(names)
+    max_epochs = [None] * number if max_epochs is None else max_epochs
     if number > _SOURCES_LIMIT or not all(isinstance(name, str) for name in names):
         raise ValueError("its names are no names")
     for column in (lengths, max_epochs, *(() if means is None else (means,)), *(weights for _, weights in points)):

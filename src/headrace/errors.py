@@ -337,7 +337,7 @@ def _where_they_differ(*texts: str) -> list[str]:
     """The texts; of long ones the part that differs first."""
     if max(map(len, texts)) <= 80:
         return list(texts)
-    begin = max(0, len(commonprefix(texts)) - 20)
+    begin = max(0, len(commonprefix(texts)) - 20)  # noqa: RUF071 -- of characters is what is meant
     parts = [(text, text[begin : begin + 60]) for text in texts]
     return ["..." * (begin > 0) + part + "..." * (begin + 60 < len(text)) for text, part in parts]
 

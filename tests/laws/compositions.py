@@ -38,7 +38,7 @@ class Drawing:
         draw = self.draw
         match kind:
             case "leaf":
-                kinds = ["ours"] if lengths else ["ours", "keyed"] if keys else ["ours", "foreign", "keyed"]
+                kinds = ["ours", "measured"] + ["keyed"] * (not lengths) + ["foreign"] * (not lengths and not keys)
                 return self.leaf(kinds=st.sampled_from(kinds))
             case "shuffled":
                 return Shuffled(self.node(depth - 1, lengths=lengths, keys=keys), draw(seeds))

@@ -44,7 +44,7 @@ class Leaf:
     """n items with the ids first, first + 1, ...; item i has length_of(first + i, longest, salt) tokens.
 
     kind says what the dataset of it is like: "ours" knows lengths and shards, "foreign" is a list-like thing that knows
-    nothing else, "keyed" gives a sort key for each item.
+    nothing else, "keyed" gives a sort key for each item, and "measured" is a foreign one with lengths beside it.
     """
 
     n: int

@@ -11,6 +11,7 @@ from headrace.views.packed import PackedDataset
 from headrace.views.selected import SelectedDataset
 from headrace.views.sharded import ShardedDataset, ShardIndexingMode
 from headrace.views.token_budget import TokenBudgetBatches
+from headrace.views.with_lengths import WithLengths
 from planning.composed_mixture import Mixed
 from planning.composed_reference import LISTED, BufferSorted, Leaf, Pooled, Selected, Sharded, Shuffled, length_of
 from planning.composed_rows import Packed, TokenBudget
@@ -88,6 +89,8 @@ def tokens_of(node, row):
 
 def real(node, *, tokens=False):
     """The views of headrace that this node describes; with tokens, their samples are documents."""
+    if isinstance(node, Leaf) and node.kind == "measured":
+        return WithLengths(Items(node, tokens), [node.tokens(item) for item in range(node.n)])
     if isinstance(node, Leaf):
         return {"ours": Known, "foreign": Items, "keyed": Keyed}[node.kind](node, tokens)
     if isinstance(node, Mixed):

@@ -127,3 +127,18 @@ def test_a_plan_of_an_order_that_ends_has_the_steps_that_are_there(above):
     for source, size in (("a", 100), ("b", 50)):
         for item in range(size):
             assert plan.when_seen(source, item, range(4)) == ([seen[source, item]] if (source, item) in seen else [])
+
+
+def test_a_source_whose_own_order_ends_leaves_a_mixture_after_its_whole_epochs():
+    inner = MixedDataset({"a": range(10), "b": range(10, 20)}, max_epochs=3)
+    outer = MixedDataset({"x": ShuffledDataset(inner, 1), "y": range(100, 110)}, [1, 1], epoch_size=1000)
+    counts = {}
+    for number in outer[:]:
+        counts[number] = counts.get(number, 0) + 1
+    assert [counts[number] for number in range(20)] == [3] * 20
+    assert sum(counts.values()) == 1000
+    both = MixedDataset({"x": inner, "y": range(100, 110)}, [1, 1], max_epochs={"x": 5, "y": 2})
+    assert len(both) == 30
+    assert both.draws_before(80) == {"x": 60, "y": 20}
+    with pytest.raises(OrderError, match="at position 80 all sources"):
+        both.draws(np.array([80]))

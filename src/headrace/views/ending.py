@@ -4,10 +4,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from headrace.views.mixed import MixedDataset
-from headrace.views.protocol import is_view
+from headrace.views.protocol import is_ordered, is_view
 
-__all__ = ["reach_of"]
+__all__ = ["reach_of", "whole_epochs"]
+
+_FAR = 1 << 61
 
 
 def reach_of(dataset: Any) -> Callable[[int], int] | None:
@@ -18,8 +19,18 @@ def reach_of(dataset: Any) -> Callable[[int], int] | None:
     below = dataset
     while is_view(below):
         below = below.base
-    ends = isinstance(below, MixedDataset) and any(epochs is not None for epochs in below.recipe.max_epochs)
+    ends = is_ordered(below) and any(epochs is not None for epochs in below.recipe.max_epochs)
     return partial(_reach, dataset) if ends else None
+
+
+def whole_epochs(dataset: Any) -> int | None:
+    """How many whole epochs the order of dataset has; None where it does not end."""
+    reach, length = reach_of(dataset), len(dataset)
+    if reach is None or length == 0:
+        return None
+    far = _FAR // length * length
+    end = reach(far)
+    return None if end == far else end // length
 
 
 def _reach(dataset: Any, position: int) -> int:

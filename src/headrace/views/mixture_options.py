@@ -11,6 +11,7 @@ import numpy as np
 from headrace.errors import OptionError, OrderError
 from headrace.planning.proportions import Weight, exact_weight
 from headrace.planning.recipe import Recipe, whole_weights
+from headrace.views.ending import whole_epochs
 from headrace.views.leaves import check_lengths_in_tokens
 from headrace.views.options import whole_number
 from headrace.views.protocol import mean_length
@@ -121,12 +122,20 @@ def recipe_of(options: MixtureOptions, sources: Sequence[Any]) -> tuple[Recipe, 
         ),
         linear=options.linear,
         means=means,
-        max_epochs=tuple(options.max_epochs[source] for source in chosen),
+        max_epochs=tuple(_epochs(options, source, sources[source]) for source in chosen),
         epoch_size=sum(lengths.values()),
         seed=options.seed,
     )
     epoch_size = _epoch_size(options, recipe) if chosen else 0
     return Recipe(**{**recipe.__dict__, "epoch_size": epoch_size}), tuple(chosen)
+
+
+def _epochs(options: MixtureOptions, source: int, dataset: Any) -> int | None:
+    """How often a source may be gone through: one whose own order ends has so many whole epochs and no more."""
+    given, there = options.max_epochs[source], whole_epochs(dataset)
+    if there == 0:
+        raise OrderError(f"source {options.names[source]!r} ends within its first epoch; leave it out")
+    return there if given is None else given if there is None else min(given, there)
 
 
 def _epoch_size(options: MixtureOptions, recipe: Recipe) -> int:

@@ -117,6 +117,7 @@ class BufferSortedDataset(View):
     def own_settings(self) -> Mapping[str, Setting]:
         """The sizes and the seed. The keys follow from the data."""
         return {
+            "buffer_sort": "sorted packs",
             "buffer_sort_version": BUFFER_SORT_VERSION,
             "buffer_size": self.buffer_size,
             "pack_size": self.pack_size,

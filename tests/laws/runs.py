@@ -38,8 +38,12 @@ class Run:
         return node.place(self.epoch * node.n + number)
 
     def batch(self, size):
-        """The next rows; none where an epoch has not even one batch, which loaders refuse with drop_last."""
+        """The next rows; none where an epoch has not even one batch, which loaders refuse with drop_last, and where no
+        epoch in sight has a row, without."""
         self.leave_what_fills_no_batch(size)
+        for _ in range(20):
+            if self.rows == 0 and not self.drop_last:
+                self.epoch += 1
         if self.position == 0 and self.rows < (size if self.drop_last else 1):
             return []
         rows = range(self.position, min(self.position + size, self.rows))

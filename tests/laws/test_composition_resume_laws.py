@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 
 from laws.compositions import batches, nodes, packs
 from laws.runs import ByLoaders, BySamplers, Run, check_chain
+from planning.composed_reference import Leaf, Selected, Shuffled
+from planning.composed_rows import Packed
 
 WORLDS = [1, 2, 3, 4, 6]
 STOPS = 20
@@ -48,6 +50,14 @@ def test_twenty_stops_in_batches_of_a_token_budget_continue_the_reference_s_run(
 @given(node=packs().filter(lambda node: node.epoch(0)), drop_last=st.booleans(), stops=stops)
 def test_twenty_stops_in_packed_rows_continue_the_reference_s_run(node, drop_last, stops):
     check_chain(node, drop_last, stops)
+
+
+@pytest.mark.parametrize("by", [ByLoaders, BySamplers])
+def test_a_run_passes_through_epochs_without_rows(by):
+    # One of six documents an epoch, and those of more than four tokens are dropped.
+    node = Packed(Selected(Shuffled(Leaf(6, longest=9, salt=3), 5), (0,)), 4, 10, long="drop")
+    assert [len(node.epoch(epoch)) for epoch in range(10)] == [1, 1, 0, 1, 0, 0, 0, 0, 0, 1]
+    check_chain(node, False, 2 * [(by, {"world_size": 1, "num_workers": 0, "prefetch": 0}, 1, 2)])
 
 
 processes = {"parallel_method": "process", "multiprocessing_context": "fork"}

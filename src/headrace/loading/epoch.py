@@ -57,7 +57,7 @@ class EpochIterator(Iterator[Any]):
         """Where a new iterator begins: the next epoch after the last batch, else this epoch anew; but where this one
         began, as long as nothing was handed out."""
         if self._handed_out == 0:
-            return self._start
+            return self.cursor()
         return Cursor(self.cursor().epoch)
 
     def close(self, why: str = "the loader was closed") -> None:
@@ -81,6 +81,8 @@ class EpochIterator(Iterator[Any]):
             raise WorkerError(
                 f"the dataset or collate_fn raised StopIteration in step {self._handed_out + 1}, which was not the last"
             ) from stop
+        if self._handed_out == 0:  # an epoch without rows is behind us, too, or a run would stay in it for ever
+            self._counted = (0, Cursor(self._start.epoch + 1))
         self._over = True
 
     def _release(self) -> None:

@@ -140,6 +140,8 @@ class ElasticBatchSampler(torch.utils.data.Sampler[list[int]]):
             if iteration == self._iteration:
                 self._next = Cursor(cursor.epoch)
             yield items
+        if cursor is begun and iteration == self._iteration:
+            self._next = Cursor(begun.epoch + 1)  # an epoch without rows is over, too
 
     def _locate(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         if self._dataset is not self._base:

@@ -1,7 +1,6 @@
 """Several datasets as one, in exact proportions, each in epochs of its own."""
 
 import copy
-import operator
 from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
@@ -31,6 +30,7 @@ from headrace.views.protocol import (
     dataset_settings,
     fetch,
     is_ordered,
+    item_or_slice,
     lengths_at,
     mean_length,
     sort_keys_at,
@@ -207,13 +207,7 @@ class MixedDataset:
 
     def __getitem__(self, index: int | slice) -> Any:
         """Sample index of epoch 0, negative from the end; a slice gives a sequence of samples. IndexError outside."""
-        length = len(self)
-        if isinstance(index, slice):
-            return self.__getitems__(np.arange(*index.indices(length), dtype=np.int64))
-        number = operator.index(index)
-        if not -length <= number < length:
-            raise IndexError(f"index {number} is outside a dataset of {length} samples")
-        return self.__getitems__(np.array([number % length], np.int64))[0]
+        return item_or_slice(self, index)
 
     def lengths_at(self, positions: Int64s) -> Int64s:
         """The lengths of the samples at these endless positions; TypeError where a drawn source has none."""

@@ -9,6 +9,7 @@
 """
 
 import copy
+import operator
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from hashlib import blake2b
@@ -31,6 +32,7 @@ __all__ = [
     "is_ordered",
     "is_view",
     "is_windowed",
+    "item_or_slice",
     "items_of",
     "knows_lengths",
     "lengths_at",
@@ -125,6 +127,18 @@ def fetch(dataset: Any, positions: Int64s) -> Sequence[Any]:
     if len(samples) != len(items):
         raise ValueError(f"{type(dataset).__name__}.__getitems__ gave {len(samples)} samples for {len(items)} items")
     return samples
+
+
+def item_or_slice(dataset: Any, index: int | slice) -> Any:
+    """What `dataset[index]` is, by its length and `__getitems__`: sample index, negative from the end, or a slice's
+    samples as one batch. IndexError outside."""
+    length = len(dataset)
+    if isinstance(index, slice):
+        return dataset.__getitems__(np.arange(*index.indices(length), dtype=np.int64))
+    number = operator.index(index)
+    if not -length <= number < length:
+        raise IndexError(f"index {number} is outside a dataset of {length} samples")
+    return dataset.__getitems__(np.array([number % length], np.int64))[0]
 
 
 def knows_lengths(dataset: Any) -> bool:

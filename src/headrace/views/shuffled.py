@@ -47,10 +47,8 @@ class ShuffledDataset(View):
         pool_items: int | None = None,
         lanes: int = 1,
     ) -> None:
-        if isinstance(seed, bool) or not isinstance(seed, int | np.integer):
-            raise TypeError(f"seed must be an integer, not {seed!r}")
         super().__init__(base)
-        self.seed = int(seed)
+        self.seed = whole_number("seed", seed)
         self.lanes = whole_number("lanes", lanes, least=1)
         self._pool_items = None if pool_items is None else whole_number("pool_items", pool_items, least=1)
         if scope not in ("global", "pooled"):

@@ -7,7 +7,6 @@ Nothing else takes part, so who meets i first, and when, cannot be seen in the b
 """
 
 import logging
-import operator
 import struct
 import threading
 import zlib
@@ -29,6 +28,7 @@ from headrace.views.protocol import (
     fetch,
     is_ordered,
     is_windowed,
+    item_or_slice,
     lengths_at,
     mean_length,
     with_base,
@@ -200,13 +200,7 @@ class SkippingDataset:
 
     def __getitem__(self, index: int | slice) -> Any:
         """Sample index, negative from the end, or its substitute; a slice gives a sequence. IndexError outside."""
-        length = len(self)
-        if isinstance(index, slice):
-            return self.__getitems__(np.arange(*index.indices(length), dtype=np.int64))
-        number = operator.index(index)
-        if not -length <= number < length:
-            raise IndexError(f"index {number} is outside a dataset of {length} samples")
-        return self.__getitems__(np.array([number % length], np.int64))[0]
+        return item_or_slice(self, index)
 
     def __getitems__(self, items: Sequence[int] | NDArray[np.int64]) -> Sequence[Any]:
         """The samples of a batch, in request order, or their substitutes; items are 0..len-1.

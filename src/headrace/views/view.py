@@ -1,6 +1,5 @@
 """View: one base in another order, found by arithmetic. A kind of view says how long an epoch is and locates."""
 
-import operator
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
@@ -8,6 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.planning.shuffle import LAST_POSITION
 from headrace.views.protocol import (
     Int64s,
     Setting,
@@ -15,13 +15,12 @@ from headrace.views.protocol import (
     checked_base,
     fetch,
     is_ordered,
+    item_or_slice,
     knows_lengths,
     lengths_at,
 )
 
 __all__ = ["View"]
-
-LAST_POSITION = (1 << 63) - 1  # positions are int64
 
 
 class View(ABC):
@@ -70,13 +69,7 @@ class View(ABC):
 
     def __getitem__(self, index: int | slice) -> Any:
         """Sample index of epoch 0, negative from the end; a slice gives a sequence of samples. IndexError outside."""
-        length = len(self)
-        if isinstance(index, slice):
-            return self.__getitems__(np.arange(*index.indices(length), dtype=np.int64))
-        number = operator.index(index)
-        if not -length <= number < length:
-            raise IndexError(f"index {number} is outside a dataset of {length} samples")
-        return self.__getitems__(np.array([number % length], np.int64))[0]
+        return item_or_slice(self, index)
 
     def lengths_at(self, positions: Int64s) -> Int64s:
         """The lengths of the samples at these endless positions; TypeError where the base has none."""

@@ -6,12 +6,16 @@
     pools.py         shuffled epochs that read few shards at a time
     selection.py     a part of the items: the k-th of them, and how many come before an item
     buckets.py       samples of like length beside one another, inside one window
-    mixture.py       which source stands at which position; upon splits, proportions, schedule and legs
+    mixture.py       which source stands at which position
+    splits.py        draws in exact proportions: a tree of splits in two
+    proportions.py   weights as they were written -> whole shares
+    schedule.py      weights by position
+    legs.py          the stretches in which shares stay the same
     recipe.py        what decides a mixture, also as text that a state can carry
-    partition.py     rows of a global batch to ranks: the only place where rank and world size appear
     packing.py       documents into rows of at most so many tokens
     segments.py      position ids, segment ids and cumulative lengths of documents in rows
     token_batches.py batches of at most so many tokens, in steps of equal cost
+    partition.py     rows of a global batch to ranks: the only place where rank and world size appear
     cursor.py        how far the consumer is, and the record that says so
 
 Everything is a pure function of its arguments, in NumPy arrays of int64. What was published as ORDER_VERSION 1 never

@@ -4,6 +4,18 @@ Every view has `base`, `locate(positions) -> the base's positions`, `settings`, 
 endless: epoch and index follow by divmod, so views nest and each keeps its own epochs. A mixture has several bases, and
 `draws(positions)` instead. Rows of packs and of token-budget batches vary by epoch: they are addressed by window and
 row, and come last.
+
+    view.py           one base in another order          windowed.py        rows planned a window at a time
+    shuffled.py  selected.py  buffer_sorted.py           packed.py          documents in rows of one length
+    sharded.py        one reader's share                 token_budget.py    batches of at most so many tokens
+    mixed.py          several bases in proportions       plan.py            which samples a step has, and when
+    with_lengths.py   lengths beside a dataset           skipping.py        damaged samples, replaced
+
+    protocol.py  leaves.py                               what is asked of a dataset; the datasets below all views
+    mixture_options.py  mixture_report.py                what a mixture is told, and tells
+    changing.py  ending.py                               a mixture that becomes another; one that ends
+    mixed_batch.py  packed_rows.py  document_fields.py   what batches are made of
+    recent.py  row_counts.py  options.py                 what is kept, in memory and in a file; checks of numbers
 """
 
 from headrace.views.buffer_sorted import BufferSortedDataset, DatasetImplementingSortKeyProtocol

@@ -16,7 +16,7 @@ from headrace import (
 from headrace.errors import DatasetChangedError, OrderError, StateError, StateMismatchError
 from headrace.loading import continued
 from headrace.planning import plan_fingerprint
-from headrace.planning.recipe import encode_departed
+from headrace.planning.recipe import encode_counts, encode_departed
 
 
 class Documents:
@@ -365,3 +365,18 @@ def test_the_window_in_which_an_order_ends_has_the_samples_that_are_there(kind, 
     for one in group:
         with pytest.raises(OrderError, match="the order ends in or before epoch 3"):
             iter(one)
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"mixture_drawn": encode_counts([(1 << 63) - 1, 2])},
+        {"mixture_plan": '[["a","b"],[60,100],[[0,[2,1]]],false,null,[1,null],9223372036854775807,5,[]]'},
+    ],
+)
+def test_counts_and_sizes_that_no_run_reaches_are_refused_before_they_overflow(odd):
+    before, _ = stopped(mixture(), 5)
+    state = reworked(changed(mixture(weights=(1, 3)), before.state_dict()).state_dict(), **odd)
+    for change in (None, "from_here"):
+        with pytest.raises(StateError):
+            loader(mixture(weights=(3, 1))).load_state_dict(state, change=change)

@@ -56,13 +56,13 @@ def continued_as_saved(dataset: Any, saved: Mapping[str, Setting], was: Any = No
         return dataset
     if saved.get("mixture") != mixture.settings["mixture"]:
         return dataset  # this is another one, and its counts are of other sources
-    counts = decode_counts(_text(saved, "mixture_drawn"))
+    counts = _counts(saved, "mixture_drawn")
     if not _is_count(start) or len(counts) != len(mixture.recipe.names):
         raise StateError(f"the state is damaged: its mixture_from is {start!r}, with {len(counts)} counts")
     drawn = dict(zip(mixture.recipe.names, counts, strict=True))
     drawn |= decode_departed(_text(saved, "mixture_departed"))
     if "mixture_plan" in saved:
-        drawn |= dict(Recipe.decoded(_text(saved, "mixture_plan"), start, counts).departed)
+        drawn |= dict(_decoded(_text(saved, "mixture_plan"), start, counts).departed)
     later = mixture.continued(start, drawn)
     if "mixture_earlier" in saved:
         later = _Finishing.of(later, _earlier(saved, was))
@@ -213,11 +213,11 @@ def _data_of(saved: Mapping[str, Setting], names: Sequence[str], was: Any) -> di
 
 def _saved_recipe(saved: Mapping[str, Setting], was: Any) -> Recipe:
     """The recipe of the mixture that the settings were saved with."""
-    start, counts = saved.get("mixture_from", 0), decode_counts(_text(saved, "mixture_drawn"))
+    start, counts = saved.get("mixture_from", 0), _counts(saved, "mixture_drawn")
     if not _is_count(start):
         raise StateError(f"the state is damaged: its mixture_from is {start!r}")
     if "mixture_plan" in saved:
-        recipe = Recipe.decoded(_text(saved, "mixture_plan"), start, counts)
+        recipe = _decoded(_text(saved, "mixture_plan"), start, counts)
     else:
         departed = decode_departed(_text(saved, "mixture_departed"))
         recipe = _recipe_of(was, {name: saved.get(name) for name in ("mixture", "mixture_seed", "epoch_size")})
@@ -230,11 +230,11 @@ def _saved_recipe(saved: Mapping[str, Setting], was: Any) -> Recipe:
 def _earlier(saved: Mapping[str, Setting], was: Any) -> Recipe:
     """The recipe that a window is finished with."""
     text, start = _text(saved, "mixture_earlier"), saved.get("mixture_earlier_from", 0)
-    counts = decode_counts(_text(saved, "mixture_earlier_drawn"))
+    counts = _counts(saved, "mixture_earlier_drawn")
     if not _is_count(start):
         raise StateError(f"the state is damaged: its mixture_earlier_from is {start!r}")
     if len(text) != 32:  # else a digest
-        return Recipe.decoded(text, start, counts)
+        return _decoded(text, start, counts)
     recipe = replace(_recipe_of(was, {}), start=start, drawn=tuple(counts))
     if recipe.digest() != text:
         raise StateError("was= is not the dataset that the state was saved with before its mixture changed")
@@ -261,6 +261,20 @@ def _recipe_of(was: Any, expected: Mapping[str, Setting]) -> Recipe:
     if differing:
         raise StateError(f"was= is not the dataset that the state was saved with: {', '.join(differing)} differ")
     return mixture.recipe
+
+
+def _counts(saved: Mapping[str, Setting], name: str) -> list[int]:
+    counts = decode_counts(_text(saved, name))
+    if not all(map(_is_count, counts)):
+        raise StateError(f"the state is damaged: its {name} counts beyond 2**62")
+    return counts
+
+
+def _decoded(text: str, start: int, counts: Sequence[int]) -> Recipe:
+    recipe = Recipe.decoded(text, start, counts)
+    if not _is_count(start + 2 * recipe.epoch_size):
+        raise StateError(f"the state is damaged: its mixture has epochs of {recipe.epoch_size} samples")
+    return recipe
 
 
 def _text(saved: Mapping[str, Setting], name: str) -> str:

@@ -1,6 +1,9 @@
 """Laws 1 to 5 and 10 over compositions that are drawn: each is the one-position-at-a-time reference's, by every way of
 asking, through every loader, and over every stop."""
 
+import pickle
+from dataclasses import replace
+
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -8,6 +11,7 @@ from hypothesis import strategies as st
 from headrace.errors import OrderError
 from headrace.views import dataset_settings
 from laws.compositions import batches, nodes, packs
+from planning.composed_reference import Selected, Sharded
 from planning.composed_views import real
 
 # Positions of a composition, as fractions of its first epochs, so that they fit whatever was drawn.
@@ -57,7 +61,42 @@ def test_an_item_depends_on_its_position_alone_and_on_no_other_that_was_asked_fo
     together = ids(view.__getitems__(np.array(positions, np.int64)))
     assert together == [ids(view.__getitems__(np.array([position])))[0] for position in positions]
     assert together == [ids(real(node).__getitems__(np.array([position])))[0] for position in positions]
+    assert together == ids(pickle.loads(pickle.dumps(view)).__getitems__(np.array(positions, np.int64)))
+    assert together == ids(pickle.loads(pickle.dumps(real(node))).__getitems__(np.array(positions, np.int64)))
     assert together == ids(real(node).__getitems__(np.array(positions[::-1], np.int64)))[::-1]
+
+
+@fewer
+@given(node=nodes(), epoch=st.integers(0, 9))
+def test_views_that_order_keep_the_items_of_each_epoch_and_shards_share_them(node, epoch):
+    if not hasattr(node, "base") or node.base.n == 0:
+        return
+    base = range(epoch * node.base.n, (epoch + 1) * node.base.n)
+    view = real(node)
+    located = view.locate(np.arange(epoch * node.n, (epoch + 1) * node.n)).tolist()
+    match node:
+        case Sharded(total=total):
+            shards = [real(replace(node, current=k, padded=False)) for k in range(total)]
+            parts = [shard.locate(np.arange(epoch * len(shard), (epoch + 1) * len(shard))).tolist() for shard in shards]
+            assert sorted(position for part in parts for position in part) == list(base)
+            assert located[: len(parts[node.current])] == parts[node.current]
+            assert len(located) == (-(-len(base) // total) if node.padded else len(parts[node.current]))
+        case Selected():
+            assert located == sorted(set(located))
+            assert set(located) <= set(base)
+        case _:
+            assert sorted(located) == list(base)
+
+
+@fewer
+@given(node=nodes(lengths=True))
+def test_lengths_are_those_of_the_samples_that_stand_there(node):
+    view = real(node)
+    assert view.lengths.tolist() == [node.tokens(position) for position in range(node.n)]
+    if node.n:
+        assert view.lengths_at(np.arange(node.n, 3 * node.n)).tolist() == [
+            node.tokens(position) for position in range(node.n, 3 * node.n)
+        ]
 
 
 @fewer

@@ -212,7 +212,13 @@ def _lines(planned: "Plan", sources: dict[str, Any], epoch: int) -> Iterator[str
         )
     rows, steps = planned.rows_in_epoch(epoch), planned.steps_in_epoch(epoch)
     left = rows - steps * planned.global_batch_size
-    rest = f"; {left:,} are left over and dropped" if left > 0 else "; the last step is short" if left < 0 else ""
+    rest = (
+        f"; {left:,} {'is' if left == 1 else 'are'} left over and dropped"
+        if left > 0
+        else "; the last step is short"
+        if left < 0
+        else ""
+    )
     local = planned.global_batch_size // planned.world_size
     each = f" ({local:,} for each of {planned.world_size:,} ranks)" if planned.world_size > 1 else ""
     noun = "step" if steps == 1 else "steps"
@@ -254,6 +260,9 @@ def _quality_lines(
 
     lanes, seed = order
     for name, dataset in sources.items():
+        if len(dataset) < 2:
+            say(f"{name}: nothing to shuffle in {len(dataset)} sample{'s' * (len(dataset) != 1)}")
+            continue
         num_bytes = int(dataset.describe()["total_bytes"])
         kept = num_bytes // _SHARD_CACHE if cache_bytes is None else cache_bytes
         yield f"{name}: batches of {max(2, global_batch_size):,}; whole shards are fetched, {size_text(kept)} are kept"
@@ -266,5 +275,3 @@ def _quality_lines(
                 f"  {found.order:<9} {pool:>15} {found.distance:>21.3f}   "
                 f"{size_text(found.fetched_bytes)} ({times:,.1f} x)"
             )
-        if len(dataset) < 2:
-            say(f"{name}: nothing to shuffle in {len(dataset)} samples")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from headrace import BufferSortedDataset, MixedDataset, Plan, SelectedDataset, ShardedDataset, ShuffledDataset
-from headrace.errors import DatasetChangedError, OrderError
+from headrace.errors import DatasetChangedError, OptionError, OrderError
 from headrace.planning import window_order
 
 
@@ -142,3 +142,14 @@ def test_a_source_whose_own_order_ends_leaves_a_mixture_after_its_whole_epochs()
     assert both.draws_before(80) == {"x": 60, "y": 20}
     with pytest.raises(OrderError, match="at position 80 all sources"):
         both.draws(np.array([80]))
+
+
+def test_names_that_are_no_text_are_refused_and_odd_ones_taken():
+    with pytest.raises(OptionError, match="lone surrogates"):
+        MixedDataset({"\udc80": range(3)})
+    names = ["", "/", "a/b", "a\n", "ü" * 300, "\0", "\U0001f30a"]
+    mixed = MixedDataset({name: range(10 * k, 10 * k + 10) for k, name in enumerate(names)})
+    assert sorted(mixed[:]) == list(range(70))
+    counts = mixed.draws_before(35)
+    again = MixedDataset(dict(mixed.sources), seed=0).continued(35, counts)
+    assert sorted([*mixed[:35], *again.__getitems__(np.arange(35, 70))]) == list(range(70))

@@ -91,6 +91,9 @@ class MixedDataset:
             raise TypeError("sources are a mapping of names to datasets")
         if not sources:
             raise OptionError("sources", {}, "one dataset at least")
+        for name in sources:
+            if any(0xD800 <= ord(letter) < 0xE000 for letter in name):  # seeds are derived from names as UTF-8
+                raise OptionError("sources", name, "names that are text in UTF-8, without lone surrogates")
         self.sources: dict[str, Any] = dict(sources)
         self.options = MixtureOptions.checked(
             tuple(self.sources),

@@ -150,5 +150,3 @@ def test_names_that_are_no_text_are_refused_and_odd_ones_taken():
     names = ["", "/", "a/b", "a\n", "ü" * 300, "\0", "\U0001f30a"]
     mixed = MixedDataset({name: range(10 * k, 10 * k + 10) for k, name in enumerate(names)})
     assert sorted(mixed[:]) == list(range(70))
-    later = mixed.continued(35, mixed.draws_before(35))
-    assert len({*mixed[:35], *later.__getitems__(np.arange(35, 60))}) == 60

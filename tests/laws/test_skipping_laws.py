@@ -34,13 +34,16 @@ class Damaging:
             raise KeyError(item)
         return self.dataset[item]
 
+    @property
+    def leaf(self):
+        return getattr(self.dataset, "dataset", self.dataset).leaf  # lengths may stand beside it
+
     def is_damaged(self, item):
-        leaf = self.dataset.leaf
-        return length_of(int(item), 10, 5) <= self.tenths and leaf.tokens(int(item)) > 2
+        return length_of(int(item), 10, 5) <= self.tenths and self.leaf.tokens(int(item)) > 2
 
     def substitute(self, item, fit):
         """By the rule, one at a time; None where no sample can be it."""
-        tokens = self.dataset.leaf.tokens
+        tokens = self.leaf.tokens
         for candidate in Permutation(len(self), derive_seed(0, "substitute", item))(np.arange(len(self))).tolist():
             if candidate != item and not self.is_damaged(candidate) and not (fit and tokens(candidate) > tokens(item)):
                 return candidate

@@ -380,3 +380,33 @@ def test_counts_and_sizes_that_no_run_reaches_are_refused_before_they_overflow(o
     for change in (None, "from_here"):
         with pytest.raises(StateError):
             loader(mixture(weights=(3, 1))).load_state_dict(state, change=change)
+
+
+@pytest.mark.parametrize("steps", [3, 9])
+def test_a_change_that_has_not_begun_is_replaced_by_another(steps):
+    before, _ = stopped(packed(), steps)
+    once = changed(packed((1, 3)), before.state_dict())
+    twice = changed(packed((5, 1)), once.state_dict())
+    expected = changed(packed((5, 1)), before.state_dict())
+    assert twice.state_dict() == expected.state_dict()
+    assert [str(batch) for batch in twice] == [str(batch) for batch in expected]
+
+
+def test_a_change_late_in_a_run_to_a_mixture_that_would_have_ended_comes_where_the_window_ends():
+    before = loader(packed((1, 2)))
+    for _ in range(3):
+        list(before)
+    next(iter(before))
+    now = packed((1, 0, 1), max_epochs={"a": 5, "c": 1})  # from position 0 on it has 440 samples
+    later = changed(now, before.state_dict())
+    end = 3 * 150 + 40
+    assert later.state_dict()["settings"]["mixture_from"] == end
+    drawn = packed((1, 2)).base.draws_before(end)
+    counts = {"a": 0, "b": 0, "c": 0}
+    for _ in range(2):
+        for batch in later:
+            for source in batch["source_ids"].tolist():
+                counts["abc"[source]] += 1
+    assert counts["b"] > 0
+    assert counts["c"] > 100
+    assert counts["a"] <= 5 * 60 - drawn["a"] + 40

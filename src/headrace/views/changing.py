@@ -99,26 +99,38 @@ def changed_from_here(
             raise OrderError("the mixture has no samples to go on with")
         _LOGGER.info("the mixture goes on from position %d with other settings", position)
         return mixture, Cursor(*divmod(position, len(mixture)))
-    return _changed_windows(dataset, mixture, cursor, before, size), cursor
-
-
-def _changed_windows(dataset: Any, mixture: MixedDataset, cursor: Cursor, before: Recipe, size: int) -> Any:
     if len(mixture) != size:
         raise OrderError(
             f"an epoch of the mixture had {size} samples and has {len(mixture)} now; pass epoch_size={size}, so that "
             f"the windows of {type(dataset).__name__} stay where they were"
         )
-    begin, end = dataset.window_positions(cursor.epoch, cursor.window)
-    if begin < before.start:
-        raise OrderError(
-            f"the mixture was changed at position {before.start} and cannot be again before the window that ends there "
-            "is through"
-        )
+    begin, _ = dataset.window_span(cursor.epoch, cursor.window)
+    # A change that comes with the next window has not begun: this one takes its place.
+    earlier = _earlier(saved, was) if begin < before.start and "mixture_earlier" in saved else None
+    return _changed_windows(dataset, mixture, cursor, before, earlier), cursor
+
+
+def _changed_windows(
+    dataset: Any, mixture: MixedDataset, cursor: Cursor, before: Recipe, earlier: Recipe | None
+) -> Any:
+    """dataset over the mixture, which begins with the next window; earlier is what this one was begun with, if that was
+    before the recipe of before."""
+    begin, end = dataset.window_span(cursor.epoch, cursor.window)
+    finishing = before if cursor.row else None
     position = end if cursor.row else begin
+    if begin < before.start:
+        finishing, position = earlier, before.start
+        if earlier is None or end != before.start or begin < earlier.start:
+            raise OrderError(
+                f"the mixture was changed at position {before.start} and cannot be again before the window that ends "
+                "there is through"
+            )
     later = mixture.continued(position, before.counts(position))
-    if cursor.row:
-        later = _Finishing.of(later, before)
-        later.draws(np.arange(begin, end, dtype=np.int64))  # refuses a source that left and is still needed
+    if finishing is not None:
+        later = _Finishing.of(later, finishing)
+        later.draws(
+            np.arange(begin, finishing.legs().reach(end), dtype=np.int64)
+        )  # refuses a source that left and is still needed
     _LOGGER.info("the mixture goes on from position %d with other settings", position)
     return with_base(dataset, later)
 

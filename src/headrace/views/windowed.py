@@ -129,15 +129,16 @@ class WindowedDataset(ABC, Generic[P]):
         length = len(self.base)
         return max(1, length // self.window) if length else 0
 
-    def window_positions(self, epoch: int, window: int) -> tuple[int, int]:
-        """The base's endless positions of a window: the first, and the one behind the last.
-
-        A window in which the base's order ends has what is there, and those behind it have none.
-        """
+    def window_span(self, epoch: int, window: int) -> tuple[int, int]:
+        """The base's endless positions that a window is cut at: the first, and the one behind the last."""
         length = len(self.base)
         begin = epoch * length
         last = window == self.num_windows - 1
-        first, end = begin + window * self.window, begin + (length if last else (window + 1) * self.window)
+        return begin + window * self.window, begin + (length if last else (window + 1) * self.window)
+
+    def window_positions(self, epoch: int, window: int) -> tuple[int, int]:
+        """window_span(), as far as there is something: where the base's order ends, a window has what comes before."""
+        first, end = self.window_span(epoch, window)
         if (reach := reach_of(self.base)) is not None:
             end = reach(end)
         return min(first, end), end

@@ -372,6 +372,7 @@ def test_the_window_in_which_an_order_ends_has_the_samples_that_are_there(kind, 
     [
         {"mixture_drawn": encode_counts([(1 << 63) - 1, 2])},
         {"mixture_plan": '[["a","b"],[60,100],[[0,[2,1]]],false,null,[1,null],9223372036854775807,5,[]]'},
+        {"mixture_plan": '[["a","b"],[60,100],[[0,[2,1]]],false,null,null,0,5,[]]'},
     ],
 )
 def test_counts_and_sizes_that_no_run_reaches_are_refused_before_they_overflow(odd):

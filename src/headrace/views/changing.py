@@ -284,7 +284,7 @@ def _counts(saved: Mapping[str, Setting], name: str) -> list[int]:
 
 def _decoded(text: str, start: int, counts: Sequence[int]) -> Recipe:
     recipe = Recipe.decoded(text, start, counts)
-    if not _is_count(start + 2 * recipe.epoch_size):
+    if not _is_count(start + 2 * recipe.epoch_size) or (recipe.names and not recipe.epoch_size):
         raise StateError(f"the state is damaged: its mixture has epochs of {recipe.epoch_size} samples")
     return recipe
 

@@ -195,7 +195,7 @@ class PackedDataset(WindowedDataset[PackedRows]):
             try:
                 fields = self._fields_of(sample)
             except Exception as error:
-                error.add_note(f"in document {item}, a {type(sample).__name__}")
+                error.add_note(f"in document {item}, of type {type(sample).__name__}")
                 raise
             found = len(fields[TOKENS])
             if found > length or (found < length and not _is_substitute(dataset, item)):

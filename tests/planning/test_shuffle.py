@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.planning import Permutation, derive_seed, shuffled
+from headrace.planning.shuffle import shuffled_each
 from planning import reference
 
 
@@ -83,3 +84,34 @@ def test_the_last_epoch_that_ends_below_the_largest_integer_is_served_and_the_ne
     assert int(shuffled(np.array([2**63 - 3]), 3, 7)[0]) == reference.shuffled(2**63 - 3, 3, 7)
     with pytest.raises(IndexError, match="does not end below"):
         shuffled(np.array([2**63 - 2]), 3, 7)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from([1, 2, 7, 1024, 1030, 10**6]),
+            st.integers(0, 1 << 64),
+            st.lists(st.integers(0, 3 * 10**6), min_size=1, max_size=9),
+        ),
+        min_size=1,
+        max_size=9,
+    )
+)
+def test_many_shuffles_at_once_are_the_same_as_one_by_one_over_epochs_too(each):
+    bounds = np.cumsum([0, *(len(positions) for _, _, positions in each)]).tolist()
+    together = shuffled_each(
+        np.array([position for _, _, positions in each for position in positions]),
+        bounds,
+        [num_items for num_items, _, _ in each],
+        [seed for _, seed, _ in each],
+    )
+    one_by_one = [shuffled(np.array(positions), num_items, seed) for num_items, seed, positions in each]
+    assert together.tolist() == np.concatenate(one_by_one).tolist()
+
+
+@pytest.mark.parametrize(("position", "num_items"), [(-1, 5), (0, 0), ((1 << 63) - 1, 10)])
+def test_many_shuffles_at_once_refuse_what_one_refuses(position, num_items):
+    with pytest.raises(IndexError):
+        shuffled(np.array([position]), num_items, 1)
+    with pytest.raises(IndexError):
+        shuffled_each(np.array([3, position]), [0, 1, 2], [5, num_items], [1, 2])

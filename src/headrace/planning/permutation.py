@@ -27,7 +27,10 @@ SMALL = 1024
 ROUNDS = 8
 CHUNK = 8192  # numbers worked on at a time, so that the intermediate arrays stay in the processor's cache
 
+FEW = 512  # numbers of one permutation, up to which many permutations are faster worked on together
+
 Words = NDArray[np.uint64]
+_Each = Words | np.uint64  # one for all values, or one a value
 
 
 def derive_seed(seed: int, *names: str | int) -> int:
@@ -64,6 +67,7 @@ class Permutation:
             self._table = np.argsort(mixed(np.arange(n, dtype=np.uint64), key), kind="stable").astype(np.int64)
             return
         self._keys = [np.uint64(derive_seed(self.seed, "round", number)) for number in range(ROUNDS)]
+        self._sides = _sides(self._n)
 
     def __len__(self) -> int:
         return self._n
@@ -99,29 +103,63 @@ class Permutation:
             out[begin : begin + CHUNK] = walked(flat[begin : begin + CHUNK], self._n, self._keys, inverse=inverse)
         return out.view(np.int64).reshape(numbers.shape)
 
+    @staticmethod
+    def of_each(
+        permutations: Sequence["Permutation"], bounds: Sequence[int], numbers: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """permutations[k] of numbers[bounds[k] : bounds[k + 1]], for every k: the same as one by one, and faster where
+        there are many of few numbers each. Numbers must be inside."""
+        out = np.empty(len(numbers), np.int64)
+        together: list[int] = []
+        for k, permutation in enumerate(permutations):
+            begin, end = bounds[k], bounds[k + 1]
+            if permutation._table is None and end - begin < FEW:
+                together.append(k)
+            else:
+                out[begin:end] = permutation(numbers[begin:end])
+        if not together:
+            return out
+        counts = [bounds[k + 1] - bounds[k] for k in together]
+        places = np.concatenate([np.arange(bounds[k], bounds[k + 1]) for k in together])
+        nets = [permutations[k] for k in together]
+        keys = np.repeat(np.array([net._keys for net in nets], np.uint64).T, counts, axis=1)  # (ROUNDS, n)
+        sides = np.repeat(np.array([net._sides for net in nets], np.uint64).T, counts, axis=1)  # (2, n)
+        ends = np.repeat(np.array([net._n for net in nets], np.uint64), counts)
+        values = numbers[places].astype(np.uint64)
+        out[places] = _walked(values, ends, (sides[0], sides[1]), list(keys), inverse=False).view(np.int64)
+        return out
 
-def walked(values: Words, n: int, keys: Sequence[Words | np.uint64], *, inverse: bool) -> Words:
+
+def walked(values: Words, n: int, keys: Sequence[_Each], *, inverse: bool) -> Words:
     """The permuted values, all below n: the network, with cycle walking. n is more than SMALL.
 
     keys has the key of each round: one for all values, or an array with one a value, where each value is permuted by a
     bijection of its own.
     """
+    return _walked(values, np.uint64(n), _sides(n), keys, inverse=inverse)
+
+
+def _sides(n: int) -> tuple[np.uint64, np.uint64]:
+    """The sides of the grid for n items: the first is the square root, rounded up."""
     side = isqrt(n - 1) + 1
-    sides = np.uint64(side), np.uint64(-(-n // side))
-    end = np.uint64(n)
+    return np.uint64(side), np.uint64(-(-n // side))
+
+
+def _walked(values: Words, ends: _Each, sides: tuple[_Each, _Each], keys: Sequence[_Each], *, inverse: bool) -> Words:
+    """walked(), for values of one grid or each of its own."""
     out = _network(values, sides, keys, inverse=inverse)
-    outside = np.flatnonzero(out >= end)
+    outside = np.flatnonzero(out >= ends)
     while outside.size:
-        of_these = [key[outside] if isinstance(key, np.ndarray) else key for key in keys]
-        again = _network(out[outside], sides, of_these, inverse=inverse)
+        ends_of, left, right, *keys_of = (
+            part[outside] if isinstance(part, np.ndarray) else part for part in (ends, *sides, *keys)
+        )
+        again = _network(out[outside], (left, right), keys_of, inverse=inverse)
         out[outside] = again
-        outside = outside[again >= end]
+        outside = outside[again >= ends_of]
     return out
 
 
-def _network(
-    values: Words, sides: tuple[np.uint64, np.uint64], keys: Sequence[Words | np.uint64], *, inverse: bool
-) -> Words:
+def _network(values: Words, sides: tuple[_Each, _Each], keys: Sequence[_Each], *, inverse: bool) -> Words:
     left, right = np.divmod(values, sides[1])
     halves = [(left, sides[0]), (right, sides[1])]
     for number in reversed(range(ROUNDS)) if inverse else range(ROUNDS):
@@ -138,7 +176,7 @@ def _network(
     return left
 
 
-def mixed(values: Words, key: Words | np.uint64) -> Words:
+def mixed(values: Words, key: _Each) -> Words:
     """A hash of each value under key, all 64 bits of it good (two rounds of multiply and xor-shift)."""
     out = values + key
     out *= np.uint64(0x9E3779B97F4A7C15)

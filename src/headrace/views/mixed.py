@@ -5,6 +5,7 @@ from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from hashlib import blake2b
+from itertools import pairwise
 from typing import Any, ClassVar, NamedTuple
 
 import msgspec
@@ -16,6 +17,7 @@ from headrace.planning import derive_seed
 from headrace.planning.mixture import MixturePlan
 from headrace.planning.proportions import UNIT
 from headrace.planning.recipe import Recipe, encode_counts, encode_departed
+from headrace.planning.shuffle import shuffled_each
 from headrace.views.leaves import check_lengths_in_tokens
 from headrace.views.mixed_batch import joined
 from headrace.views.mixture_options import Exhausted, LinearSchedule, MixtureOptions, Unit, Weights, recipe_of
@@ -47,8 +49,8 @@ class Drawn(NamedTuple):
     """What is drawn from one source."""
 
     name: str
-    dataset: Any  # the source in its order; it takes endless positions
-    draws: Int64s  # (k,) its endless positions
+    dataset: Any
+    positions: Int64s  # (k,) endless ones of the dataset, which was shuffled where it has no order of its own
     places: Int64s  # (k,) where each belongs among the positions that were asked for
 
 
@@ -181,13 +183,28 @@ class MixedDataset:
         by_source = np.argsort(sources, kind="stable")
         sorted_sources = sources[by_source]
         begins = np.flatnonzero(np.diff(sorted_sources, prepend=-1))
-        ends = np.append(begins, len(sources))[1:]
-        for begin, end in zip(begins.tolist(), ends.tolist(), strict=True):
-            source = int(sorted_sources[begin])
-            places = by_source[begin:end]
+        bounds = [*begins.tolist(), len(sources)]
+        drawn_sources = sorted_sources[begins].tolist()
+        for source in drawn_sources:
             if source in lengths:
                 check_same_length(self._list[source], lengths[source])
-            yield Drawn(self._names[source], self._asked_at(source), draws[places], places)
+        draws = self._located(draws[by_source], bounds, drawn_sources)
+        for source, (begin, end) in zip(drawn_sources, pairwise(bounds), strict=True):
+            yield Drawn(self._names[source], self._list[source], draws[begin:end], by_source[begin:end])
+
+    def _located(self, draws: Int64s, bounds: Sequence[int], sources: Sequence[int]) -> Int64s:
+        """The endless positions of the datasets behind these draws, source by source: those of a source without an
+        order are shuffled, all such sources together."""
+        shuffled = [k for k, source in enumerate(sources) if not is_ordered(self._list[source])]
+        if not shuffled:
+            return draws
+        places = np.concatenate([np.arange(bounds[k], bounds[k + 1]) for k in shuffled])
+        ends = np.cumsum([bounds[k + 1] - bounds[k] for k in shuffled]).tolist()
+        datasets: list[ShuffledDataset] = [self._asked_at(sources[k]) for k in shuffled]
+        draws[places] = shuffled_each(
+            draws[places], [0, *ends], [len(dataset) for dataset in datasets], [dataset.seed for dataset in datasets]
+        )
+        return draws
 
     def asked(self, name: str) -> Any:
         """The source in the order it is drawn in: itself if it is a view, else shuffled. Takes endless positions."""
@@ -198,12 +215,12 @@ class MixedDataset:
         parts, places = [], []
         for part in self.drawn(np.asarray(positions)):
             try:
-                samples = fetch(part.dataset, part.draws)
+                samples = fetch(part.dataset, part.positions)
             except Exception as error:
                 error.add_note(f"in source {part.name!r} of a mixture")
                 raise
-            if len(samples) != len(part.draws):
-                raise ValueError(f"source {part.name!r} gave {len(samples)} samples for {len(part.draws)}")
+            if len(samples) != len(part.positions):
+                raise ValueError(f"source {part.name!r} gave {len(samples)} samples for {len(part.positions)}")
             parts.append(samples)
             places.append(part.places)
         return joined(parts, places) if parts else []
@@ -216,7 +233,7 @@ class MixedDataset:
         """The lengths of the samples at these endless positions; TypeError where a drawn source has none."""
         lengths = np.empty(len(positions), np.int64)
         for part in self.drawn(np.asarray(positions)):
-            lengths[part.places] = lengths_at(part.dataset, part.draws)
+            lengths[part.places] = lengths_at(part.dataset, part.positions)
         return lengths
 
     @property
@@ -241,7 +258,9 @@ class MixedDataset:
     def sort_keys_at(self, positions: Int64s) -> Any:
         """What the samples at these endless positions are sorted by: an array where all sources have arrays of one
         kind, else a list."""
-        parts = [(sort_keys_at(part.dataset, part.draws), part.places) for part in self.drawn(np.asarray(positions))]
+        parts = [
+            (sort_keys_at(part.dataset, part.positions), part.places) for part in self.drawn(np.asarray(positions))
+        ]
         if parts and all(isinstance(keys, np.ndarray) and keys.ndim == 1 for keys, _ in parts):
             kinds = {"i" if keys.dtype.kind in "iu" else keys.dtype.kind for keys, _ in parts}
             common = np.result_type(*(keys for keys, _ in parts))

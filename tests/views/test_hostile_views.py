@@ -120,7 +120,7 @@ def test_a_plan_of_an_order_that_ends_has_the_steps_that_are_there(above):
     for epoch in range(4):
         for step in range(plan.steps_in_epoch(epoch)):
             for origins in plan.samples_of_step(step, epoch):
-                seen |= {origin: (epoch, step) for origin in origins}
+                seen |= dict.fromkeys(origins, (epoch, step))
         with pytest.raises(IndexError):
             plan.samples_of_step(plan.steps_in_epoch(epoch), epoch)
     assert len(seen) == (120 if whole else 150)

@@ -88,8 +88,8 @@ class ElasticBatchSampler(torch.utils.data.Sampler[list[int]]):
         return self._lists(self._begun, self._iteration)
 
     def set_epoch(self, epoch: int) -> None:
-        """Begin the next `iter()` in this epoch; nothing changes when it would anyway. OrderError for one before a change
-        of the mixture."""
+        """Begin the next `iter()` in this epoch; nothing changes when it would anyway. OrderError for one before a
+        change of the mixture."""
         if epoch < 0:
             raise ValueError(f"epoch={epoch} must be at least 0")
         if epoch != self._next.epoch:

@@ -149,7 +149,7 @@ class WindowSteps:
         if self._is_behind_end(epoch):
             return OrderError(
                 f"the order ends in or before epoch {epoch}, which has {rows} rows left, too few for a batch: all "
-                "sources of the mixture with a weight have been drawn max_epochs times; raise max_epochs, or end the run"
+                "sources of the mixture with a weight have been drawn max_epochs times; raise max_epochs, or end here"
             )
         return OrderError(
             f"epoch {epoch} of {len(self.dataset.base)} samples gives {rows} rows, which do not fill one global batch "

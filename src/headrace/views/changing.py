@@ -208,7 +208,7 @@ def _check_kept(mixture: MixedDataset, before: Recipe, saved: Mapping[str, Setti
         else:
             continue
         raise OrderError(
-            f"source {name!r} {problem}, so what it has given does not tell what is left of it; bring back what it was, "
+            f"source {name!r} {problem}, so what it has given does not tell what is left of it; bring it back, "
             "or give it another name, and it begins anew"
         )
 
@@ -218,7 +218,7 @@ def _data_of(saved: Mapping[str, Setting], names: Sequence[str], was: Any) -> di
     if "mixture_data" in saved:
         text = _text(saved, "mixture_data")
         if len(text) != DATA_DIGITS * len(names):
-            raise StateError(f"the state is damaged: its mixture_data is for other than {len(names)} sources")
+            raise StateError(f"the state is damaged: its mixture_data is not for {len(names)} sources")
         return {name: text[DATA_DIGITS * k : DATA_DIGITS * (k + 1)] for k, name in enumerate(names)}
     return _mixture_of(was).source_digests() if "mixture_plan" not in saved else {}  # which _saved_recipe() checked
 

@@ -93,4 +93,4 @@ def test_a_pad_id_that_the_stored_type_cannot_hold_is_refused():
 def test_an_error_names_the_document():
     with pytest.raises(TypeError) as caught:
         PackedDataset(Listed([[1, 2], "ab"]), 8)[:]
-    assert caught.value.__notes__ == ["in document 1, a str"]
+    assert caught.value.__notes__ == ["in document 1, of type str"]

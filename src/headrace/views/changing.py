@@ -128,9 +128,8 @@ def _changed_windows(
     later = mixture.continued(position, before.counts(position))
     if finishing is not None:
         later = _Finishing.of(later, finishing)
-        later.draws(
-            np.arange(begin, finishing.legs().reach(end), dtype=np.int64)
-        )  # refuses a source that left and is still needed
+        # All of the window, now: a source that left and is still needed is refused before anything is read.
+        later.draws(np.arange(begin, finishing.legs().reach(end), dtype=np.int64))
     _LOGGER.info("the mixture goes on from position %d with other settings", position)
     return with_base(dataset, later)
 

@@ -15,7 +15,8 @@ class SourceReport:
     """One source: the draws that its exact share of the positions would be, those it had, and what that comes to.
 
     epochs is draws over the source's length. tokens are draws times the mean length: exact for whole epochs, expected
-    otherwise; None where a source with a weight does not know its lengths in tokens. token_share is the part of all tokens.
+    otherwise; None where a source with a weight does not know its lengths in tokens. token_share is the part of all
+    tokens.
     """
 
     name: str

@@ -203,7 +203,7 @@ def _lines(planned: "Plan", sources: dict[str, Any], epoch: int) -> Iterator[str
     if isinstance(dataset, PackedDataset):
         what, below = "rows", dataset.base
     if hasattr(below, "sources"):
-        yield from str(below.report(len(below))).splitlines()
+        yield from str(below.report((epoch + 1) * len(below))).splitlines()
     if isinstance(dataset, PackedDataset):
         report = dataset.report(epoch)
         yield (

@@ -84,7 +84,7 @@ class PackedDataset(WindowedDataset[PackedRows]):
         return {
             "packing": self.strategy,
             "packing_version": PACKING_VERSION,
-            "sequence_length": self.sequence_length,
+            "row_length": self.sequence_length,
             "long": self.long,
             "window": self.window,
             "pack_seed": self.seed,

@@ -48,7 +48,7 @@ def test_one_process_sees_what_the_views_say_and_every_token_once(run):
             positions, offsets = dataset.row_positions(epoch, window)
             found = [[0, 0]] * len(positions)
             for part in dataset.base.base.drawn(dataset.base.locate(positions)):
-                items = part.dataset.locate(part.draws) % corpora.SIZES[part.name]
+                items = part.positions % corpora.SIZES[part.name]
                 for place, item in zip(part.places.tolist(), items.tolist(), strict=True):
                     found[place] = [names.index(part.name), item]
             located += [found[begin:end] for begin, end in itertools.pairwise(offsets.tolist())]

@@ -16,8 +16,11 @@ from headrace import (
     ElasticBatchSampler,
     PackedBatch,
     PackedDataset,
+    SelectedDataset,
     ShuffledDataset,
+    StatefulDataLoader,
     StateMismatchError,
+    WithLengths,
     stack,
     stack_segments,
 )
@@ -168,7 +171,7 @@ def test_a_state_names_window_and_row_and_is_refused_by_other_packing():
         state = loader.state_dict()
         assert (state["window"], state["row"], state["position"]) == (0, 2, 2)
     for other, named in (
-        (PackedDataset(packed.base, 11, window=10), "sequence_length: saved 10, current 11"),
+        (PackedDataset(packed.base, 11, window=10), "row_length: saved 10, current 11"),
         (PackedDataset(packed.base, 10, window=11), "window: saved 10, current 11"),
         (PackedDataset(packed.base, 10, window=10, strategy="concat"), "packing: saved 'best_fit', current 'concat'"),
         (PackedDataset(packed.base, 10, window=10, long="drop"), "long: saved 'split', current 'drop'"),
@@ -265,3 +268,18 @@ def test_a_damaged_document_is_replaced_alike_in_whatever_rows_it_lies(strategy)
         assert sum(segment > 0 for segment in ids) == len(expected)
     with make(packed, stack_segments()) as loader, pytest.raises(ValueError, match="is damaged"):
         list(loader)
+
+
+def test_a_loader_is_opened_whatever_its_first_epoch_has_since_a_state_may_be_of_another():
+    documents = WithLengths([np.arange(length) for length in range(11)], np.arange(11))
+    rows = PackedDataset(SelectedDataset(ShuffledDataset(documents, 1), [0, 10]), 4, window=2)  # two an epoch
+    assert [rows.rows_in_epoch(epoch) for epoch in range(2)] == [2, 4]
+    with StatefulDataLoader(rows, local_batch_size=3) as loader:
+        with pytest.raises(OrderError, match="do not fill one global batch of 3"):
+            iter(loader)
+        loader.set_epoch(1)
+        state = loader.state_dict()
+        expected = next(iter(loader))["document_ids"].tolist()
+    with StatefulDataLoader(rows, local_batch_size=3) as loader:
+        loader.load_state_dict(state)
+        assert next(iter(loader))["document_ids"].tolist() == expected

@@ -185,7 +185,7 @@ class StatefulDataLoader:
 
     def open(self) -> None:
         """Open the dataset now rather than at the first batch, so that its errors come here."""
-        self._plan().begin(self._restart())
+        self._plan().check()
 
     def close(self) -> None:
         """End threads, workers and the active iterator; twice is harmless. The state stays, and the loader can be used

@@ -63,6 +63,10 @@ class StepPlan(Protocol):
         """Steps of a whole epoch; OrderError when not even one batch is full and drop_last drops it."""
         ...
 
+    def check(self) -> None:
+        """Open what is below; OrderError where no epoch has anything to read."""
+        ...
+
     def begin(self, cursor: Cursor) -> Cursor:
         """Where an epoch that is to be read from this cursor begins: there, or the start of the next epoch where this
         one has no step left (the global batch may have been another when the cursor was saved).
@@ -121,6 +125,10 @@ class Steps:
                 f"({self.world_size} ranks), and drop_last=True drops the rest; pass drop_last=False or a smaller batch"
             )
         return steps
+
+    def check(self) -> None:
+        """OrderError where no epoch has a step."""
+        self.steps(0)
 
     def begin(self, cursor: Cursor) -> Cursor:
         """The cursor, or the start of the next epoch where this one has no step left."""

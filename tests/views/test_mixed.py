@@ -224,7 +224,7 @@ def test_many_shards_of_which_few_hold_data_give_that_data_to_any_workers_and_ra
     assert len(expected) == 75
     mixed = MixedDataset(sources, exhausted="stop_all")
     assert len(mixed) == 75
-    for repetition in range(3):
+    for repetition in range(100):
         with make(mixed, num_workers=8, prefetch=8, global_batch_size=15) as loader:
             loader.set_epoch(repetition)
             assert sorted(number for batch in loader for number in numbers(batch)) == expected

@@ -219,8 +219,6 @@ class MixedDataset:
             except Exception as error:
                 error.add_note(f"in source {part.name!r} of a mixture")
                 raise
-            if len(samples) != len(part.positions):
-                raise ValueError(f"source {part.name!r} gave {len(samples)} samples for {len(part.positions)}")
             parts.append(samples)
             places.append(part.places)
         return joined(parts, places) if parts else []

@@ -2,9 +2,10 @@
 
     python -m benchmarks.orders [--check]
 
-Nothing is read but the batches of packed rows, whose documents lie in memory. Each time is the least processor time of
-five rounds, each about other positions, since what was worked out for the last ones is remembered. The table of pools
-is that of docs/provenance.md: 10,000 shards of a million samples, batches of 256, a reader that keeps 1 % of them.
+Nothing is read but the batches of packed rows, whose documents lie in memory. A state's time is the median of 300 by
+the wall. Each other time is the least processor time of five rounds, each about other positions, since what was worked
+out for the last ones is remembered. The table of pools is that of docs/provenance.md: 10,000 shards of a million
+samples, batches of 256, a reader that keeps 1 % of them.
 """
 
 import argparse
@@ -17,7 +18,16 @@ import numpy as np
 
 from benchmarks.measure import Bound, conclude, describe_machine
 from benchmarks.packing import make_lengths
-from headrace import PackedDataset, Plan, ShuffledDataset, TokenBudgetBatches, WithLengths, stack
+from headrace import (
+    MixedDataset,
+    PackedDataset,
+    Plan,
+    ShuffledDataset,
+    StatefulDataLoader,
+    TokenBudgetBatches,
+    WithLengths,
+    stack,
+)
 from headrace.inspection.quality import Layout, shuffle_qualities
 from headrace.planning import BatchBudget, Permutation, pack, plan_token_batches, window_order
 from headrace.planning.blocks import permuted_in_blocks
@@ -135,6 +145,26 @@ def costs_of_token_budgets() -> None:
     show("memory for a plan, a sample", taken_bytes / WINDOW, "bytes")
 
 
+def cost_of_a_state() -> float:
+    """Seconds for the state of a loader over a packed mixture of 40 sources, right behind each of 300 batches."""
+    lengths = make_lengths(WINDOW)[:2000]
+    texts = WithLengths([np.zeros(length, np.uint16) for length in lengths.tolist()], lengths)
+    mixed = MixedDataset({f"source {k}": texts for k in range(40)}, [1 + k for k in range(40)], seed=7)
+    taken = []
+    with StatefulDataLoader(
+        PackedDataset(mixed, 2048, window=4096), local_batch_size=8, rank=0, world_size=1
+    ) as loader:
+        for batches, _ in enumerate(loader):
+            begun = time.perf_counter()
+            loader.state_dict()
+            taken.append(time.perf_counter() - begun)
+            if batches == 300:
+                break
+    a_state = float(np.median(taken))
+    show("a state, behind a batch of a packed mixture of 40 sources", 1e6 * a_state, "us")
+    return a_state
+
+
 def main() -> int:
     """Measure and print; 1 when --check is given and a bound is missed."""
     parser = argparse.ArgumentParser()
@@ -145,12 +175,17 @@ def main() -> int:
     costs_of_plans()
     costs_of_packing()
     costs_of_token_budgets()
+    a_state = cost_of_a_state()
     print("\n  shuffle   samples a pool   distance from ideal   bytes fetched, times the data")
     layout = Layout(np.full(10_000, 10**6), TRILLION, TRILLION // 100, 256)
     for found in shuffle_qualities(layout):
         pool = "" if found.pool_items is None else f"{found.pool_items:,}"
         print(f"  {found.order:<8} {pool:>15} {found.distance:>21.3f} {found.fetched_bytes / TRILLION:>31,.1f}")
-    return conclude([Bound("a global shuffle takes at most 200 ns an item", 200 / an_item, 1.0)], options.check)
+    bounds = [
+        Bound("a global shuffle takes at most 200 ns an item", 200 / an_item, 1.0),
+        Bound("a state takes less than 50 us", 50e-6 / a_state, 1.0),
+    ]
+    return conclude(bounds, options.check)
 
 
 if __name__ == "__main__":

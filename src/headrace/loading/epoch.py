@@ -24,7 +24,7 @@ class EpochIterator(Iterator[Any]):
         self._advance = batches.__next__
         self._move = move
         self._plan = plan
-        self._start = start
+        self.start = start
         self._handed_out = 0
         self._counted = (0, start)  # the cursor behind so many batches, worked out when somebody asked
         self._over = False
@@ -75,14 +75,14 @@ class EpochIterator(Iterator[Any]):
     def _finish(self, stop: StopIteration) -> None:
         self._release()
         cursor = self.cursor()
-        if cursor.epoch == self._start.epoch and self._plan.has_step(cursor):
+        if cursor.epoch == self.start.epoch and self._plan.has_step(cursor):
             # A dataset or collate function that raises StopIteration must not look like the end of the epoch.
             self.close("an error ended it")
             raise WorkerError(
                 f"the dataset or collate_fn raised StopIteration in step {self._handed_out + 1}, which was not the last"
             ) from stop
         if self._handed_out == 0:  # an epoch without rows is behind us, too, or a run would stay in it for ever
-            self._counted = (0, Cursor(self._start.epoch + 1))
+            self._counted = (0, Cursor(self.start.epoch + 1))
         self._over = True
 
     def _release(self) -> None:

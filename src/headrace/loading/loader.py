@@ -15,7 +15,15 @@ import torch
 from headrace.errors import OrderError
 from headrace.loading.device import DeviceMover, default_device
 from headrace.loading.epoch import EpochIterator
-from headrace.loading.order import check_epoch, check_unchanged, order_settings, restored, rows_a_step, step_plan
+from headrace.loading.order import (
+    check_epoch,
+    check_pad,
+    check_unchanged,
+    order_settings,
+    restored,
+    rows_a_step,
+    step_plan,
+)
 from headrace.loading.parallel import BatchSource, Parallel, at_least
 from headrace.loading.steps import StepPlan
 from headrace.loading.world import resolve_world
@@ -36,6 +44,7 @@ class StatefulDataLoader:
     | rank, world_size | default: torch.distributed's, else RANK and WORLD_SIZE, else 0 of 1 |
     | shuffle, shuffle_seed | a new global permutation each epoch; seed None is 0, on every rank |
     | drop_last | True drops the rows that fill no global batch; False serves them, some ranks getting fewer or none |
+    | pad | True fills an epoch's last global batch up with its first rows; needs drop_last=False. See `padding` |
     | num_workers, parallel_method | so many threads ("thread") or processes ("process"); 0 is the caller itself |
     | prefetch | batches made ahead; at least num_workers. Without workers, one thread makes them |
     | prefetch_bytes | what threads made ahead is at most so large, by the largest batch so far; one is always allowed |
@@ -72,6 +81,7 @@ class StatefulDataLoader:
         persistent_workers: bool = False,
         prefetch_bytes: int | None = None,
         skip_corrupt: bool | tuple[type[Exception], ...] = False,
+        pad: bool = False,
     ) -> None:
         if local_batch_size is not None and global_batch_size is not None:
             raise ValueError("give local_batch_size or global_batch_size, not both")
@@ -84,6 +94,7 @@ class StatefulDataLoader:
             raise OrderError(
                 f"shuffle=True over a {type(dataset).__name__}, which already orders; shuffle its base, or leave it out"
             )
+        check_pad(dataset, drop_last=drop_last, pad=pad)
         self.device = torch.device(device) if device is not None else default_device()
         if pin_memory and self.device.type != "cuda":
             raise ValueError(f"pin_memory=True needs a CUDA device, not {self.device}")
@@ -95,6 +106,7 @@ class StatefulDataLoader:
         self.shuffle_seed = shuffle_seed
         self.pin_memory = pin_memory
         self.drop_last = drop_last
+        self.pad = pad
         self.prefetch = prefetch
         self._batch_sizes = (local_batch_size, global_batch_size)
         self._world = (rank, world_size)
@@ -224,6 +236,16 @@ class StatefulDataLoader:
         return self._plan().rows(self._restart().epoch)
 
     @property
+    def padding(self) -> int:
+        """How many rows at the end of this rank's last batch of the epoch are repeats: 0 unless pad fills it up.
+
+        The epoch is the one that the newest iterator reads, or has read; without one, that which `iter()` begins in.
+        Of packed rows it counts those of the epoch, from lengths.
+        """
+        plan = self._plan()
+        return plan.padding(self._next if self._epoch is None else self._epoch.start)
+
+    @property
     def skipped(self) -> list[Skipped]:
         """The samples that skip_corrupt replaced in this process, in the order met, each once.
 
@@ -272,6 +294,8 @@ class StatefulDataLoader:
         plan = self._plan()
         windowed = is_windowed(self._ordered)
         sizes = {} if windowed else {"num_samples": plan.rows(0), "steps": plan.steps(0)}
+        if self.pad:
+            sizes |= {"pad": True} if windowed else {"pad": True, "padding": plan.padding(Cursor())}
         return {
             **self._settings()[0],
             **sizes,
@@ -298,7 +322,7 @@ class StatefulDataLoader:
         if self._plan_made is None:
             world = resolve_world(*self._world)
             rows = rows_a_step(self._ordered, *self._batch_sizes, world.world_size)
-            self._plan_made = step_plan(self._ordered, rows, world, drop_last=self.drop_last)
+            self._plan_made = step_plan(self._ordered, rows, world, drop_last=self.drop_last, pad=self.pad)
         return self._plan_made
 
     def _settings(self) -> tuple[dict[str, Any], str]:

@@ -15,7 +15,16 @@ from headrace.views.ending import reach_of
 from headrace.views.protocol import check_same_length
 from headrace.views.windowed import ROW_BITS
 
-__all__ = ["check_epoch", "check_unchanged", "continued", "order_settings", "restored", "rows_a_step", "step_plan"]
+__all__ = [
+    "check_epoch",
+    "check_pad",
+    "check_unchanged",
+    "continued",
+    "order_settings",
+    "restored",
+    "rows_a_step",
+    "step_plan",
+]
 
 
 def rows_a_step(dataset: Any, local_batch_size: int | None, global_batch_size: int | None, world_size: int) -> int:
@@ -37,13 +46,25 @@ def rows_a_step(dataset: Any, local_batch_size: int | None, global_batch_size: i
     return rows
 
 
-def step_plan(dataset: Any, global_batch_size: int, world: World, *, drop_last: bool) -> StepPlan:
+def check_pad(dataset: Any, *, drop_last: bool, pad: bool) -> None:
+    """OptionError for pad=True where it could not fill anything."""
+    if pad and drop_last:
+        raise OptionError("pad", True, "drop_last=False beside it: a last batch is either dropped or filled")
+    if pad and getattr(dataset, "rows_are_batches", False):
+        raise OptionError(
+            "pad",
+            True,
+            f"False over {type(dataset).__name__}: each of its steps has a batch for every rank, so none is short",
+        )
+
+
+def step_plan(dataset: Any, global_batch_size: int, world: World, *, drop_last: bool, pad: bool = False) -> StepPlan:
     """How the steps of dataset's epochs are counted."""
     rank, world_size = world
+    first = first_step(dataset)
     if is_windowed(dataset):
-        return WindowSteps(dataset, global_batch_size, rank, world_size, drop_last, first_step(dataset))
-    first, reach = first_step(dataset), reach_of(dataset)
-    return Steps(len(dataset), global_batch_size, rank, world_size, drop_last, first, reach)
+        return WindowSteps(dataset, global_batch_size, rank, world_size, drop_last, first, pad)
+    return Steps(len(dataset), global_batch_size, rank, world_size, drop_last, first, reach_of(dataset), pad)
 
 
 def check_unchanged(dataset: Any, plan: StepPlan) -> None:

@@ -103,7 +103,12 @@ class BatchSource:
         parallel, plan = self._parallel, self._plan
         if self._workers is None:
             sampler = LeafSampler(
-                self._dataset, plan.global_batch_size, plan.rank, plan.world_size, drop_last=plan.drop_last
+                self._dataset,
+                plan.global_batch_size,
+                plan.rank,
+                plan.world_size,
+                drop_last=plan.drop_last,
+                pad=plan.pad,
             )
             self._workers = WorkerPool(
                 self._make,

@@ -8,7 +8,15 @@ import torch.utils.data
 from numpy.typing import NDArray
 
 from headrace.errors import OrderError
-from headrace.loading.order import check_epoch, check_unchanged, order_settings, restored, rows_a_step, step_plan
+from headrace.loading.order import (
+    check_epoch,
+    check_pad,
+    check_unchanged,
+    order_settings,
+    restored,
+    rows_a_step,
+    step_plan,
+)
 from headrace.loading.steps import StepPlan, TooFewSteps, locate
 from headrace.loading.world import resolve_world
 from headrace.planning import Cursor, check_division, encode_state
@@ -53,6 +61,7 @@ class ElasticBatchSampler(torch.utils.data.Sampler[list[int]]):
         shuffle: bool = False,
         seed: int = 0,
         drop_last: bool = True,
+        pad: bool = False,
     ) -> None:
         base: Any = dataset_or_length
         if isinstance(base, int | np.integer):
@@ -63,11 +72,13 @@ class ElasticBatchSampler(torch.utils.data.Sampler[list[int]]):
             raise ValueError(f"global_batch_size={global_batch_size} must be at least 1")
         if rank is not None or world_size is not None:
             check_division(global_batch_size, resolve_world(rank, world_size).world_size)
+        check_pad(base, drop_last=drop_last, pad=pad)
         self._base = base
         self._dataset = ShuffledDataset(base, seed) if shuffle else base
         self._global_batch_size = global_batch_size
         self._world = (rank, world_size)
         self._drop_last = drop_last
+        self._pad = pad
         self._plan_made: StepPlan | None = None
         self._next = Cursor()
         self._begun = Cursor()
@@ -86,6 +97,12 @@ class ElasticBatchSampler(torch.utils.data.Sampler[list[int]]):
         self._begun = self._plan().begin(self._next)
         self._iteration += 1
         return self._lists(self._begun, self._iteration)
+
+    @property
+    def padding(self) -> int:
+        """How many rows at the end of this rank's last list are repeats, in the epoch that the last `iter()` began, or
+        the next one will: 0 unless pad fills that list up."""
+        return self._plan().padding(self._begun)
 
     def set_epoch(self, epoch: int) -> None:
         """Begin the next `iter()` in this epoch; nothing changes when it would anyway. OrderError for one before a
@@ -153,7 +170,7 @@ class ElasticBatchSampler(torch.utils.data.Sampler[list[int]]):
         if self._plan_made is None:
             world = resolve_world(*self._world)
             rows = rows_a_step(self._dataset, None, self._global_batch_size, world.world_size)
-            self._plan_made = step_plan(self._dataset, rows, world, drop_last=self._drop_last)
+            self._plan_made = step_plan(self._dataset, rows, world, drop_last=self._drop_last, pad=self._pad)
         return self._plan_made
 
     def _settings(self) -> dict[str, Any]:

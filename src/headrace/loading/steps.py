@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import OrderError
-from headrace.planning import Cursor, check_division, rank_positions, steps_left
+from headrace.planning import Cursor, check_division, padding_of, rank_positions, steps_left
 from headrace.views import is_view, items_of
 
 __all__ = ["StepPlan", "Steps", "TooFewSteps", "leaf_of", "locate"]
@@ -55,6 +55,15 @@ class StepPlan(Protocol):
         """Whether rows that fill no global batch are dropped."""
         ...
 
+    @property
+    def pad(self) -> bool:
+        """Whether the epoch's last global batch is filled up with the epoch's first rows."""
+        ...
+
+    def padding(self, cursor: Cursor) -> int:
+        """How many rows of this rank's last batch are repeats, in the epoch that is read from this cursor on."""
+        ...
+
     def rows(self, epoch: int) -> int:
         """Rows of an epoch, for all ranks together."""
         ...
@@ -94,7 +103,7 @@ class Steps:
 
     first is the endless position before which there is nothing: 0, unless a mixture was changed there. reach(position)
     is the position, or the end of the order where that comes before it; None for an order without an end. The epoch in
-    which the order ends has as many rows as there are.
+    which the order ends has as many rows as there are. pad fills the last global batch of an epoch with its first rows.
     """
 
     num_rows: int
@@ -104,6 +113,7 @@ class Steps:
     drop_last: bool
     first: int = 0
     reach: Callable[[int], int] | None = None
+    pad: bool = False
 
     def __post_init__(self) -> None:
         check_division(self.global_batch_size, self.world_size)
@@ -132,8 +142,7 @@ class Steps:
 
     def begin(self, cursor: Cursor) -> Cursor:
         """The cursor, or the start of the next epoch where this one has no step left."""
-        if self.num_rows and cursor.epoch * self.num_rows + cursor.position < self.first:
-            cursor = Cursor(*divmod(self.first, self.num_rows))
+        cursor = self._not_before_first(cursor)
         if cursor.position == 0 or self.num_rows == 0:
             self.steps(cursor.epoch)  # refuses an empty plan
         elif not self.has_step(cursor):
@@ -159,6 +168,19 @@ class Steps:
         """Whether the cursor's epoch has a step left."""
         return self._steps_left(cursor) > 0
 
+    def padding(self, cursor: Cursor) -> int:
+        """How many rows of this rank's last batch are repeats, in the epoch that is read from this cursor on."""
+        if not self.pad:
+            return 0
+        cursor = self._not_before_first(cursor)
+        left = self.rows(cursor.epoch) - cursor.position
+        return padding_of(left, self.global_batch_size, self.rank, self.world_size)
+
+    def _not_before_first(self, cursor: Cursor) -> Cursor:
+        if self.num_rows and cursor.epoch * self.num_rows + cursor.position < self.first:
+            return Cursor(*divmod(self.first, self.num_rows))
+        return cursor
+
     def _steps_left(self, cursor: Cursor) -> int:
         return steps_left(self.rows(cursor.epoch), cursor.position, self.global_batch_size, self.drop_last)
 
@@ -180,11 +202,13 @@ class Steps:
             rows, offsets = rank_positions(
                 position,
                 count,
-                num_rows=num_rows,
+                num_rows=position + count * self.global_batch_size if self.pad else num_rows,
                 global_batch_size=self.global_batch_size,
                 rank=self.rank,
                 world_size=self.world_size,
             )
+            if self.pad and count == left:
+                rows = self._filled(rows, cursor.epoch, num_rows)
             begun_s = perf_counter()
             located = locate(cursor.epoch * self.num_rows + rows)
             took_s = perf_counter() - begun_s
@@ -198,6 +222,11 @@ class Steps:
             position += count * self.global_batch_size
             # Where a row takes long to find, as in a mixture over many ranks, thousands at once would be a felt pause.
             ahead = max(1, min(8 * count, ROWS_AHEAD // local, int(count * PAUSE_S / max(took_s, 1e-6))))
+
+    def _filled(self, rows: NDArray[np.int64], epoch: int, num_rows: int) -> NDArray[np.int64]:
+        """The rows, with those behind the epoch's end replaced by its first ones, as often as it takes."""
+        first = max(0, self.first - epoch * self.num_rows)  # of an epoch that began within itself, what there is
+        return np.where(rows < num_rows, rows, first + (rows - num_rows) % (num_rows - first))
 
 
 def leaf_of(dataset: Any) -> Any:

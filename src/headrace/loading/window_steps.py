@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from headrace.errors import OrderError
 from headrace.loading.steps import Locate, TooFewSteps
-from headrace.planning import Cursor, check_division, steps_left
+from headrace.planning import Cursor, check_division, padding_of, steps_left
 from headrace.views import WindowedDataset
 from headrace.views.ending import reach_of
 
@@ -29,6 +29,7 @@ class WindowSteps:
     """What a rank reads in each step: addresses of a windowed dataset's rows.
 
     first_window is the first one that can be planned, counted over all epochs: 0, unless a mixture was changed there.
+    pad fills the last global batch of an epoch with its first rows.
     """
 
     dataset: WindowedDataset[Any]
@@ -37,6 +38,7 @@ class WindowSteps:
     world_size: int
     drop_last: bool
     first_window: int = 0
+    pad: bool = False
 
     def __post_init__(self) -> None:
         check_division(self.global_batch_size, self.world_size)
@@ -74,10 +76,7 @@ class WindowSteps:
 
     def begin(self, cursor: Cursor) -> Cursor:
         """The cursor, or the start of the next epoch where this one has no step left."""
-        num_windows = self.dataset.num_windows
-        if num_windows and cursor.epoch * num_windows + cursor.window < self.first_window:
-            epoch, window = divmod(self.first_window, num_windows)
-            cursor = Cursor(epoch, 0, window)
+        cursor = self._not_before_first(cursor)
         started = bool(cursor.window or cursor.row)
         if started and not self.has_step(cursor):
             cursor, started = Cursor(cursor.epoch + 1), False
@@ -109,6 +108,16 @@ class WindowSteps:
         after = Cursor(epoch, cursor.position + rows, window, row)
         return after if self.has_step(after) else Cursor(epoch + 1)
 
+    def padding(self, cursor: Cursor) -> int:
+        """How many rows of this rank's last batch are repeats, in the epoch that is read from this cursor on.
+
+        Counts the rows that are left: reads the lengths of their samples, once.
+        """
+        if not self.pad:
+            return 0
+        left = self._rows_ahead(self._not_before_first(cursor))
+        return padding_of(left, self.global_batch_size, self.rank, self.world_size)
+
     def has_step(self, cursor: Cursor) -> bool:
         """Whether the cursor's epoch has a step left: plans as many windows as it takes to know."""
         least = self.global_batch_size if self.drop_last else 1
@@ -131,15 +140,34 @@ class WindowSteps:
             step = addresses[begin : begin + size]
             if len(step) == 0 or (self.drop_last and len(step) < size):
                 return
+            if self.pad and len(step) < size:
+                step = np.concatenate([step, self._first_rows(cursor.epoch, size - len(step))])
             begin += size
             yield step[self.rank :: self.world_size]
 
-    def _rows_ahead(self, cursor: Cursor, enough: int) -> int:
+    def _not_before_first(self, cursor: Cursor) -> Cursor:
+        num_windows = self.dataset.num_windows
+        if num_windows and cursor.epoch * num_windows + cursor.window < self.first_window:
+            epoch, window = divmod(self.first_window, num_windows)
+            return Cursor(epoch, 0, window)
+        return cursor
+
+    def _first_rows(self, epoch: int, count: int) -> NDArray[np.int64]:
+        """The addresses of so many rows from the start of an epoch on, over and over where it has fewer."""
+        windows = range(max(0, self.first_window - epoch * self.dataset.num_windows), self.dataset.num_windows)
+        addresses = np.empty(0, np.int64)
+        for window in windows:
+            addresses = np.concatenate([addresses, self.dataset.addresses(epoch, window)])
+            if len(addresses) >= count:
+                break
+        return np.resize(addresses, count)
+
+    def _rows_ahead(self, cursor: Cursor, enough: int | None = None) -> int:
         """Rows that the cursor's epoch still has, counted until there are enough."""
         rows = -cursor.row
         for window in range(cursor.window, self.dataset.num_windows):
             rows += self.dataset.rows_in_window(cursor.epoch, window)
-            if rows >= enough:
+            if enough is not None and rows >= enough:
                 break
         return max(rows, 0)
 

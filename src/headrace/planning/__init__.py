@@ -25,7 +25,14 @@ changes: tests/golden/order_v1.json freezes it.
 from headrace.planning.buckets import window_order
 from headrace.planning.cursor import STATE_VERSION, Cursor, decode_state, encode_state, plan_fingerprint
 from headrace.planning.packing import PackedRows, pack
-from headrace.planning.partition import check_division, rank_positions, shard_length, shard_positions, steps_left
+from headrace.planning.partition import (
+    check_division,
+    padding_of,
+    rank_positions,
+    shard_length,
+    shard_positions,
+    steps_left,
+)
 from headrace.planning.permutation import Permutation, derive_seed
 from headrace.planning.segments import Segments, segment_arrays
 from headrace.planning.selection import Selection
@@ -48,6 +55,7 @@ __all__ = [
     "derive_seed",
     "encode_state",
     "pack",
+    "padding_of",
     "plan_fingerprint",
     "plan_token_batches",
     "rank_positions",

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from headrace.errors import OrderError
 
-__all__ = ["check_division", "rank_positions", "shard_length", "shard_positions", "steps_left"]
+__all__ = ["check_division", "padding_of", "rank_positions", "shard_length", "shard_positions", "steps_left"]
 
 
 def check_division(global_batch_size: int, world_size: int) -> int:
@@ -33,6 +33,16 @@ def steps_left(num_rows: int, position: int, global_batch_size: int, drop_last: 
     """How many steps the epoch of num_rows still has from position on; a short last one counts unless dropped."""
     rows = max(0, num_rows - position)
     return rows // global_batch_size if drop_last else -(-rows // global_batch_size)
+
+
+def padding_of(num_rows: int, global_batch_size: int, rank: int, world_size: int) -> int:
+    """How many rows of a rank's last batch are padding, where the last global batch of num_rows rows is filled up.
+
+    They are its last ones, since row i of a global batch goes to rank i mod world_size. 0 where no row is left.
+    """
+    local = check_division(global_batch_size, world_size)
+    rows = max(0, num_rows) % global_batch_size
+    return local - -(-max(0, rows - rank) // world_size) if rows else 0
 
 
 def rank_positions(

@@ -50,6 +50,7 @@ _ROOMS = {
     ),
     "headrace.errors": (
         "HeadraceError",
+        "RankFailedError",
         "StateMismatchError",
         "UnfinishedDatasetError",
         "UnsafeDataError",
@@ -69,11 +70,34 @@ _ROOMS = {
         "StreamNumpyFormat",
     ),
     "headrace.loading": (
+        "CollateFn",
+        "DataLoaderProtocol",
         "ElasticBatchSampler",
+        "FixedCountMicrobatchPacker",
+        "MicrobatchPack",
+        "MicrobatchPackStream",
+        "PaddingSide1D",
+        "PinMemoryMicrobatchPackStream",
+        "PyTree",
+        "PyTreeSpec",
+        "ScalarTree",
         "StatefulDataLoader",
+        "TensorTree",
+        "TokenBudgetMicrobatchPacker",
+        "TokenPack",
+        "TokenPoolingType",
         "continued",
+        "num_microbatches_for_global_batch",
+        "pad_stack_1d",
         "stack",
         "stack_segments",
+        "token_pooling_mask_from_attention_mask",
+        "tree_flatten",
+        "tree_leaves",
+        "tree_leaves_with_path",
+        "tree_map",
+        "tree_map_only",
+        "tree_unflatten",
     ),
     "headrace.manifest": ("Manifest",),
     "headrace.planning": (
@@ -92,6 +116,17 @@ _ROOMS = {
         "MemoryStore",
         "Store",
     ),
+    "headrace.training": (
+        "AutoDataConfig",
+        "AutoDataProvider",
+        "DataParallelMicrobatchPackStream",
+        "DataProvider",
+        "DatasetFactory",
+        "DeviceMeshParameters",
+        "DistributedContext",
+        "InitializeDataProviderContext",
+        "shard_dataset_data_parallel",
+    ),
     "headrace.views": (
         "BufferSortedDataset",
         "DatasetImplementingSortKeyProtocol",
@@ -108,16 +143,26 @@ _ROOMS = {
         "WithLengths",
     ),
 }
+_OF_TORCH = ("torch", "torchdata", "optree", "pydantic")  # what the extra named torch brings
 _ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names}
 
 __all__ = [
     "AnnotatedFormat",
     "AnnotatedWriter",
     "AsyncReader",
+    "AutoDataConfig",
+    "AutoDataProvider",
     "BufferSortedDataset",
     "CSVWriter",
+    "CollateFn",
     "Damage",
+    "DataLoaderProtocol",
+    "DataParallelMicrobatchPackStream",
+    "DataProvider",
+    "DatasetFactory",
     "DatasetImplementingSortKeyProtocol",
+    "DeviceMeshParameters",
+    "DistributedContext",
     "DocumentBytesFormat",
     "DocumentDataset",
     "DocumentFormat",
@@ -129,7 +174,9 @@ __all__ = [
     "DocumentWriter",
     "ElasticBatchSampler",
     "Encoding",
+    "FixedCountMicrobatchPacker",
     "HeadraceError",
+    "InitializeDataProviderContext",
     "JSONWriter",
     "LinearSchedule",
     "LocalDataset",
@@ -137,16 +184,24 @@ __all__ = [
     "MDSWriter",
     "Manifest",
     "MemoryStore",
+    "MicrobatchPack",
+    "MicrobatchPackStream",
     "MixedDataset",
     "MmapIO",
     "PackedBatch",
     "PackedDataset",
+    "PaddingSide1D",
     "Permutation",
+    "PinMemoryMicrobatchPackStream",
     "Plan",
     "PosixPreadIO",
+    "PyTree",
+    "PyTreeSpec",
+    "RankFailedError",
     "Report",
     "SampleDataset",
     "SampleStorage",
+    "ScalarTree",
     "SeekIO",
     "SelectedDataset",
     "ShardIndexingMode",
@@ -167,7 +222,11 @@ __all__ = [
     "StreamWithMetaStorage",
     "StreamWriter",
     "TSVWriter",
+    "TensorTree",
     "TokenBudgetBatches",
+    "TokenBudgetMicrobatchPacker",
+    "TokenPack",
+    "TokenPoolingType",
     "UnfinishedDatasetError",
     "UnsafeDataError",
     "WindowBatch",
@@ -178,11 +237,21 @@ __all__ = [
     "document_id",
     "document_place",
     "merge_index",
+    "num_microbatches_for_global_batch",
     "open_storage",
+    "pad_stack_1d",
     "prepare",
+    "shard_dataset_data_parallel",
     "split_text_files",
     "stack",
     "stack_segments",
+    "token_pooling_mask_from_attention_mask",
+    "tree_flatten",
+    "tree_leaves",
+    "tree_leaves_with_path",
+    "tree_map",
+    "tree_map_only",
+    "tree_unflatten",
 ]
 
 logging.getLogger("headrace").addHandler(logging.NullHandler())
@@ -219,6 +288,7 @@ if TYPE_CHECKING:
     )
     from headrace.errors import (
         HeadraceError,
+        RankFailedError,
         StateMismatchError,
         UnfinishedDatasetError,
         UnsafeDataError,
@@ -238,11 +308,34 @@ if TYPE_CHECKING:
         StreamNumpyFormat,
     )
     from headrace.loading import (
+        CollateFn,
+        DataLoaderProtocol,
         ElasticBatchSampler,
+        FixedCountMicrobatchPacker,
+        MicrobatchPack,
+        MicrobatchPackStream,
+        PaddingSide1D,
+        PinMemoryMicrobatchPackStream,
+        PyTree,
+        PyTreeSpec,
+        ScalarTree,
         StatefulDataLoader,
+        TensorTree,
+        TokenBudgetMicrobatchPacker,
+        TokenPack,
+        TokenPoolingType,
         continued,
+        num_microbatches_for_global_batch,
+        pad_stack_1d,
         stack,
         stack_segments,
+        token_pooling_mask_from_attention_mask,
+        tree_flatten,
+        tree_leaves,
+        tree_leaves_with_path,
+        tree_map,
+        tree_map_only,
+        tree_unflatten,
     )
     from headrace.manifest import Manifest
     from headrace.planning import (
@@ -260,6 +353,17 @@ if TYPE_CHECKING:
         LocalStore,
         MemoryStore,
         Store,
+    )
+    from headrace.training import (
+        AutoDataConfig,
+        AutoDataProvider,
+        DataParallelMicrobatchPackStream,
+        DataProvider,
+        DatasetFactory,
+        DeviceMeshParameters,
+        DistributedContext,
+        InitializeDataProviderContext,
+        shard_dataset_data_parallel,
     )
     from headrace.views import (
         BufferSortedDataset,
@@ -285,9 +389,11 @@ def __getattr__(name: str) -> Any:
     try:
         value = getattr(importlib.import_module(room), name)
     except ModuleNotFoundError as error:
-        if error.name != "torch":
+        if error.name not in _OF_TORCH:
             raise
-        raise ImportError(f"headrace.{name} needs torch; install it with: pip install 'headrace[torch]'") from error
+        raise ImportError(
+            f"headrace.{name} needs {error.name}; install it with: pip install 'headrace[torch]'"
+        ) from error
     globals()[name] = value
     return value
 

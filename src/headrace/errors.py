@@ -31,7 +31,8 @@
     ├── OrderError                     (ValueError)          a plan that cannot be dealt to the ranks
     ├── StateError                     (ValueError)          what was given is no saved state of this version
     │   └── StateMismatchError                               it belongs to other data, seed or settings
-    └── WorkerError                    (RuntimeError)        a loader worker failed; names its samples
+    ├── WorkerError                    (RuntimeError)        a loader worker failed; names its samples
+    └── RankFailedError                (RuntimeError)        another process of the job failed; names its rank
 
 An error with fields formats itself from them, so two call sites cannot phrase one fault differently. All of them
 survive pickling, because they cross process borders.
@@ -63,6 +64,7 @@ __all__ = [
     "PathOutsideRootError",
     "PreparationError",
     "PublishedError",
+    "RankFailedError",
     "SchemaMismatchError",
     "ShardOwnedError",
     "StateError",
@@ -356,3 +358,11 @@ class StateMismatchError(StateError):
 
 class WorkerError(HeadraceError, RuntimeError):
     """A loader worker failed; carries the original type's name, text and traceback, and the samples it was at."""
+
+
+class RankFailedError(HeadraceError, RuntimeError):
+    """Another rank failed in what all ranks go through together; names it, and what it said."""
+
+    def __init__(self, block: str, rank: int, text: str) -> None:
+        super().__init__(f"rank {rank} failed in {block}: {text}; its own output has the traceback")
+        self.block, self.rank, self.text = block, rank, text

@@ -1,0 +1,41 @@
+"""What went wrong on which rank, told to all: so that no rank waits for one that has failed.
+
+rank 0   ... failed: "disk full" --.
+rank 1   ... fine -----------------+--> all of them: Failed(rank=0, text="OSError: disk full")
+rank 2   ... fine -----------------'
+"""
+
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+
+__all__ = ["Failed", "first_failure"]
+
+MOST_BYTES = 4096  # of an error's text; one that quotes a file need not travel whole
+
+
+class Failed(NamedTuple):
+    """The lowest rank that failed, and what it said."""
+
+    rank: int
+    text: str
+
+
+def first_failure(error: BaseException | None, group: dist.ProcessGroup | None = None) -> Failed | None:
+    """None when no rank of the group brought an error, else the same Failed on each. Every rank must call it.
+
+    group is one that can hold CPU tensors; None is the default one. A rank that died instead is an error of torch's.
+    """
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    lowest = torch.tensor([world_size if error is None else rank])
+    dist.all_reduce(lowest, dist.ReduceOp.MIN, group=group)
+    failed = int(lowest)
+    if failed == world_size:
+        return None
+    text = torch.zeros(MOST_BYTES, dtype=torch.uint8)
+    if rank == failed and error is not None:
+        said = f"{type(error).__name__}: {error}".encode(errors="replace")[:MOST_BYTES]
+        text[: len(said)] = torch.frombuffer(bytearray(said), dtype=torch.uint8)
+    dist.broadcast(text, failed, group=group)
+    return Failed(failed, bytes(text.tolist()).rstrip(b"\0").decode(errors="ignore"))

@@ -7,26 +7,83 @@ batches.py   items -> one batch                    collate.py   samples -> tenso
 segments.py  windows with spans and packed rows -> tensors in which documents stay apart
 parallel.py  who makes the batches                 prefetch.py  threads            workers.py   processes
 epoch.py     the iterator, and what it counts      device.py    tensors -> device
+pack_protocols.py  what packs are                  packs.py     microbatches -> packs, one a step
+pinning.py   packs -> pinned memory                padding.py   unequal sequences -> tensors
+pytree.py    batches of any shape as trees
 """
 
 from headrace.loading.collate import Stack, stack
 from headrace.loading.device import DeviceMover, map_tensors
 from headrace.loading.loader import StatefulDataLoader
 from headrace.loading.order import continued
+from headrace.loading.pack_protocols import (
+    CollateFn,
+    DataLoaderProtocol,
+    MicrobatchPack,
+    MicrobatchPackStream,
+    PyTree,
+    ScalarTree,
+    TensorTree,
+)
+from headrace.loading.packs import (
+    FixedCountMicrobatchPacker,
+    TokenBudgetMicrobatchPacker,
+    TokenPack,
+    num_microbatches_for_global_batch,
+)
+from headrace.loading.padding import (
+    PaddingSide1D,
+    TokenPoolingType,
+    pad_stack_1d,
+    token_pooling_mask_from_attention_mask,
+)
+from headrace.loading.pinning import PinMemoryMicrobatchPackStream
+from headrace.loading.pytree import (
+    PyTreeSpec,
+    tree_flatten,
+    tree_leaves,
+    tree_leaves_with_path,
+    tree_map,
+    tree_map_only,
+    tree_unflatten,
+)
 from headrace.loading.sampler import ElasticBatchSampler
 from headrace.loading.segments import StackSegments, stack_segments
 from headrace.loading.world import World, resolve_world
 
 __all__ = [
+    "CollateFn",
+    "DataLoaderProtocol",
     "DeviceMover",
     "ElasticBatchSampler",
+    "FixedCountMicrobatchPacker",
+    "MicrobatchPack",
+    "MicrobatchPackStream",
+    "PaddingSide1D",
+    "PinMemoryMicrobatchPackStream",
+    "PyTree",
+    "PyTreeSpec",
+    "ScalarTree",
     "Stack",
     "StackSegments",
     "StatefulDataLoader",
+    "TensorTree",
+    "TokenBudgetMicrobatchPacker",
+    "TokenPack",
+    "TokenPoolingType",
     "World",
     "continued",
     "map_tensors",
+    "num_microbatches_for_global_batch",
+    "pad_stack_1d",
     "resolve_world",
     "stack",
     "stack_segments",
+    "token_pooling_mask_from_attention_mask",
+    "tree_flatten",
+    "tree_leaves",
+    "tree_leaves_with_path",
+    "tree_map",
+    "tree_map_only",
+    "tree_unflatten",
 ]

@@ -1,11 +1,11 @@
 """Moving batches: through dicts, lists, tuples, named tuples and dataclasses, to pinned memory and to a device."""
 
-import copy
-import dataclasses
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable
 from typing import Any
 
 import torch
+
+from headrace.loading.pytree import tree_map_only
 
 __all__ = ["DeviceMover", "default_device", "map_tensors"]
 
@@ -17,24 +17,7 @@ def default_device() -> torch.device:
 
 def map_tensors(tree: Any, function: Callable[[torch.Tensor], torch.Tensor]) -> Any:
     """A copy of tree with function applied to every tensor in it; everything else is kept as it is."""
-    if isinstance(tree, torch.Tensor):
-        return function(tree)
-    if isinstance(tree, Mapping):
-        moved = {key: map_tensors(value, function) for key, value in tree.items()}
-        if type(tree) is dict or not isinstance(tree, MutableMapping):
-            return moved
-        tree = copy.copy(tree)  # keeps what a subclass has besides its items, such as a defaultdict's factory
-        tree.update(moved)
-        return tree
-    if isinstance(tree, tuple | list):
-        parts = [map_tensors(value, function) for value in tree]
-        return type(tree)(*parts) if hasattr(tree, "_fields") else type(tree)(parts)
-    if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
-        tree = copy.copy(tree)
-        for field in dataclasses.fields(tree):
-            object.__setattr__(tree, field.name, map_tensors(getattr(tree, field.name), function))  # frozen ones too
-        return tree
-    return tree
+    return tree_map_only(torch.Tensor, function, tree)
 
 
 class DeviceMover:

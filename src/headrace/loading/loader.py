@@ -8,7 +8,7 @@ Everything right of the cursor is a pure function of it, so nothing there needs 
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 
@@ -58,6 +58,8 @@ class StatefulDataLoader:
     `load_state_dict()` sets where the next `iter()` starts. An iterator that is overtaken by a newer one, by
     `load_state_dict()`, `set_epoch()` or `close()`, and one that raised an error, raise ClosedError when used again.
     """
+
+    is_elastic: ClassVar[bool] = True  # a state is equal on every rank, and loads with any number of them
 
     def __init__(  # noqa: PLR0913 - GuideLoom's signature, and torch's options
         self,

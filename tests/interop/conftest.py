@@ -1,4 +1,4 @@
-"""The other sides: GuideLoom and mosaicml-streaming, each in an interpreter of its own."""
+"""The other sides: GuideLoom, mosaicml-streaming and d9d, each in an interpreter of its own."""
 
 import json
 import os
@@ -11,11 +11,17 @@ import pytest
 TESTS = Path(__file__).parents[1]
 GUIDELOOM = os.environ.get("HEADRACE_GUIDELOOM_PYTHON", "")
 STREAMING = os.environ.get("HEADRACE_STREAMING_PYTHON", "")
+D9D = os.environ.get("HEADRACE_D9D_PYTHON", "")
 
 
 def run(python, module, *arguments, **environment):
+    """What the module of this folder printed there."""
+    return run_module(python, f"interop.{module}", *arguments, **environment)
+
+
+def run_module(python, module, *arguments, **environment):
     """What the module printed there."""
-    command = [python, "-m", f"interop.{module}", *map(str, arguments)]
+    command = [python, "-m", module, *map(str, arguments)]
     environment = os.environ | environment
     done = subprocess.run(command, cwd=TESTS, env=environment, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr
@@ -66,6 +72,44 @@ class Streaming:
 
     def _run(self, *arguments):
         return run(STREAMING, "streaming_side", *arguments, TMPDIR=self._temporary)
+
+
+class D9d:
+    """d9d_trainer.py and d9d_side.py, each in a process of its own, or in several."""
+
+    def see(self, part, **request):
+        """What d9d made of a request; the parts are in d9d_side.py."""
+        return json.loads(run(D9D, "d9d_on_cpu", "interop.d9d_side", part, json.dumps(request)))
+
+    def train(self, out, provider, **job):
+        """Train in d9d's loop, in as many processes as it has ranks: microbatches by rank, and the losses."""
+        return self._job("d9d_trainer", out, {"provider": provider, **job})
+
+    def train_ours(self, out, provider, **job):
+        """The same job in Headrace's loop."""
+        return self._job("d9d_guest", out, {"provider": provider, **job})
+
+    def _job(self, module, out, job):
+        out.mkdir(exist_ok=True)
+        ranks = job.get("ranks", 1)
+        request = json.dumps({"out": str(out), **job})
+        alone = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+        if ranks == 1:
+            run(D9D, "d9d_on_cpu", f"interop.{module}", request, **alone)
+        else:
+            torchrun = ["--standalone", "--local-addr=127.0.0.1", f"--nproc-per-node={ranks}"]
+            program = ["-m", "interop.d9d_on_cpu", f"interop.{module}", request]
+            run_module(D9D, "torch.distributed.run", *torchrun, *program, **alone)
+        left = [json.loads((out / f"rank-{rank}.json").read_text()) for rank in range(ranks)]
+        return [one["microbatches"] for one in left], left[0]["losses"]
+
+
+@pytest.fixture(scope="session")
+def d9d():
+    """d9d; `make interop` makes its interpreter and names it."""
+    if not is_there(D9D):
+        pytest.skip("no interpreter with d9d: `make interop` makes one")
+    return D9d()
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,3 @@
+"""One name that a kernel takes."""
+
+_log2 = None

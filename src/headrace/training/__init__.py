@@ -1,8 +1,8 @@
 """A training loop in plain PyTorch that stops anywhere and goes on exactly, and what feeds it.
 
-context.py     DeviceMeshParameters --> DistributedContext   agreement.py   what failed, on which rank
-data.py        what gives a loop its data                    auto_data.py   packs of any dataset
-auto_stream.py the stream of packs that makes
+mesh.py        how many processes, and what for     context.py     which of them this is, and how they meet
+data.py        what gives a loop its data           agreement.py   what failed, on which rank
+auto_data.py   that for any dataset                 auto_stream.py the stream of packs that it gives
 """
 
 from headrace.training.auto_data import AutoDataConfig, AutoDataProvider

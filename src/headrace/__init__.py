@@ -33,9 +33,9 @@ _ROOMS = {  # names in the order of __all__, as text: a line a name would make t
         Encoding SpanFormat SpanNumpyFormat StreamArrayFormat StreamFormat StreamNumpyFormat
     """,
     "headrace.loading": """
-        CollateFn DataLoaderProtocol ElasticBatchSampler FixedCountMicrobatchPacker MicrobatchPack
-        MicrobatchPackStream PaddingSide1D PinMemoryMicrobatchPackStream PyTree PyTreeSpec ScalarTree
-        StatefulDataLoader TensorTree TokenBudgetMicrobatchPacker TokenPack TokenPoolingType continued
+        CollateFn DataLoaderProtocol DataMetrics ElasticBatchSampler FixedCountMicrobatchPacker MicrobatchPack
+        MicrobatchPackStream PaddingSide1D PinMemoryMicrobatchPackStream PyTree PyTreeSpec ScalarTree StatefulDataLoader
+        TensorTree TokenBudgetMicrobatchPacker TokenPack TokenPoolingType build_device_pack_stream continued
         num_microbatches_for_global_batch pad_stack_1d stack stack_segments token_pooling_mask_from_attention_mask
         tree_flatten tree_leaves tree_leaves_with_path tree_map tree_map_only tree_unflatten
     """,
@@ -74,6 +74,7 @@ __all__ = [
     "CollateFn",
     "Damage",
     "DataLoaderProtocol",
+    "DataMetrics",
     "DataParallelMicrobatchPackStream",
     "DataProvider",
     "DatasetFactory",
@@ -149,6 +150,7 @@ __all__ = [
     "WindowBatch",
     "WithLengths",
     "XSVWriter",
+    "build_device_pack_stream",
     "continued",
     "derive_seed",
     "document_id",
@@ -227,6 +229,7 @@ if TYPE_CHECKING:
     from headrace.loading import (
         CollateFn,
         DataLoaderProtocol,
+        DataMetrics,
         ElasticBatchSampler,
         FixedCountMicrobatchPacker,
         MicrobatchPack,
@@ -241,6 +244,7 @@ if TYPE_CHECKING:
         TokenBudgetMicrobatchPacker,
         TokenPack,
         TokenPoolingType,
+        build_device_pack_stream,
         continued,
         num_microbatches_for_global_batch,
         pad_stack_1d,

@@ -10,10 +10,14 @@ epoch.py     the iterator, and what it counts      device.py    tensors -> devic
 pack_protocols.py  what packs are                  packs.py     microbatches -> packs, one a step
 pinning.py   packs -> pinned memory                padding.py   unequal sequences -> tensors
 pytree.py    batches of any shape as trees
+device_stream.py  packs -> device, some ahead  device_copies.py  how they get there
+data_metrics.py   what was fed, and waited for
 """
 
 from headrace.loading.collate import Stack, stack
+from headrace.loading.data_metrics import DataMetrics, count_tokens
 from headrace.loading.device import DeviceMover, map_tensors
+from headrace.loading.device_stream import DevicePackStream, build_device_pack_stream
 from headrace.loading.loader import StatefulDataLoader
 from headrace.loading.order import continued
 from headrace.loading.pack_protocols import (
@@ -54,7 +58,9 @@ from headrace.loading.world import World, resolve_world
 __all__ = [
     "CollateFn",
     "DataLoaderProtocol",
+    "DataMetrics",
     "DeviceMover",
+    "DevicePackStream",
     "ElasticBatchSampler",
     "FixedCountMicrobatchPacker",
     "MicrobatchPack",
@@ -72,7 +78,9 @@ __all__ = [
     "TokenPack",
     "TokenPoolingType",
     "World",
+    "build_device_pack_stream",
     "continued",
+    "count_tokens",
     "map_tensors",
     "num_microbatches_for_global_batch",
     "pad_stack_1d",

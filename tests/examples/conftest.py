@@ -28,3 +28,9 @@ def load():
         return module
 
     return load_module
+
+
+@pytest.fixture(scope="session")
+def same_steps(load):
+    """same_steps(folder, reference) -> number of steps; AssertionError where one is another."""
+    return load("numbered_tokens.py").same_steps

@@ -1,7 +1,8 @@
-"""How hard the tests look: Hypothesis' profiles; and what every test may take for granted."""
+"""How hard the tests look: Hypothesis' profiles; what every test may take for granted; and tests that need a GPU."""
 
 import signal
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 EXAMPLES = 25
@@ -20,3 +21,25 @@ settings.load_profile("default")
 # A shell that starts us in the background has us ignore Ctrl-C, and our children inherit that; some tests send it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+NO_CUDA = "needs a CUDA device"
+
+
+def pytest_collection_modifyitems(items):
+    marked = [item for item in items if item.get_closest_marker("cuda")]
+    if not marked:
+        return
+    import torch  # here, since most runs of a few tests have no use for it
+
+    if not torch.cuda.is_available():
+        for item in marked:
+            item.add_marker(pytest.mark.skip(reason=NO_CUDA))
+
+
+def pytest_terminal_summary(terminalreporter):
+    # By the reason: reports come from other processes under xdist, without their markers.
+    skipped = terminalreporter.stats.get("skipped", [])
+    count = sum(isinstance(report.longrepr, tuple) and report.longrepr[2].endswith(NO_CUDA) for report in skipped)
+    if count:
+        tests = "1 test needs" if count == 1 else f"{count} tests need"
+        terminalreporter.write_line(f"{tests} CUDA and {'was' if count == 1 else 'were'} skipped", yellow=True)

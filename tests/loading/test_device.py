@@ -96,7 +96,7 @@ def test_pinning_needs_a_gpu():
         make(pin_memory=True)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.cuda
 @pytest.mark.parametrize("pin_memory", [False, True])
 def test_on_a_gpu_a_batch_is_there_for_the_current_stream(pin_memory):
     mover = DeviceMover(torch.device("cuda", 0), pin_memory=pin_memory)

@@ -10,8 +10,8 @@ epoch.py     the iterator, and what it counts      device.py    tensors -> devic
 pack_protocols.py  what packs are                  packs.py     microbatches -> packs, one a step
 pinning.py   packs -> pinned memory                padding.py   unequal sequences -> tensors
 pytree.py    batches of any shape as trees
-device_stream.py  packs -> device, some ahead  device_copies.py  how they get there
-data_metrics.py   what was fed, and waited for
+device_stream.py   packs -> device, some ahead     data_metrics.py   what was fed, and waited for
+pack_runs.py       one pass over a stream
 """
 
 from headrace.loading.collate import Stack, stack

@@ -7,29 +7,22 @@ A pack and the state behind it travel together, so `state_dict()` is that of the
 thread is. On the CPU nothing is copied; all else is the same.
 """
 
-import logging
-import threading
 import weakref
-from collections.abc import Iterator, Sequence
-from queue import SimpleQueue
+from collections.abc import Iterator
 from time import perf_counter
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import torch
 
-from headrace.errors import ClosedError
-from headrace.loading.data_metrics import CountTokens, DataMetrics, Meter, PackCount, count_pack
-from headrace.loading.device_copies import Copies, copies_to
+from headrace.errors import ClosedError, OptionError
+from headrace.loading.data_metrics import CountTokens, DataMetrics, Meter
+from headrace.loading.device import DeviceMover
 from headrace.loading.pack_protocols import MicrobatchPack, MicrobatchPackStream
+from headrace.loading.pack_runs import FAREWELL_S, PackSource, Run, RunAhead
 from headrace.views.options import whole_number
 
 __all__ = ["DevicePackStream", "build_device_pack_stream"]
-
-_CLOSE_S = 30.0  # how long closing waits for a pack that is being pulled
-_FAREWELL_S = 2.0  # the same for an iterator that nobody closed, and at the interpreter's exit
-
-_log = logging.getLogger("headrace")
 
 
 def build_device_pack_stream(
@@ -48,7 +41,7 @@ def build_device_pack_stream(
     count_tokens(microbatch) -> (tokens, tokens and padding) is for `metrics()`, in place of the rules of
     headrace.loading.count_tokens; it is called before the copy.
 
-    OptionError for a negative prefetch_factor, TypeError for one that is no integer and for what is no pack stream.
+    OptionError for a negative prefetch_factor and for CUDA where there is none, TypeError for one that is no integer and for what is no pack stream.
     """
     for method in ("__iter__", "state_dict", "load_state_dict"):
         if not callable(getattr(stream, method, None)):
@@ -57,7 +50,10 @@ def build_device_pack_stream(
                 "such as FixedCountMicrobatchPacker"
             )
     depth = whole_number("prefetch_factor", prefetch_factor, 0)
-    return DevicePackStream(stream, torch.device(device), depth, count_tokens)
+    device = torch.device(device)
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise OptionError("device", str(device), "one that is here, such as 'cpu': torch sees no CUDA device")
+    return DevicePackStream(stream, device, depth, count_tokens)
 
 
 class DevicePackStream:
@@ -76,25 +72,25 @@ class DevicePackStream:
         self, stream: MicrobatchPackStream, device: torch.device, prefetch_factor: int, count: CountTokens | None = None
     ) -> None:
         self._inner = stream
-        self._copies = copies_to(device, ahead=prefetch_factor > 0)
+        self._mover = DeviceMover(device)
         self._depth = prefetch_factor
         self._count = count
         self._meter = Meter()
-        self._run: _Run | None = None  # the last iterator's
+        self._run: Run | None = None  # the last iterator's
 
     def __repr__(self) -> str:
         return f"DevicePackStream({self._inner!r}, {str(self.device)!r}, prefetch_factor={self._depth})"
 
-    def __iter__(self) -> Iterator[MicrobatchPack[Any]]:
+    def __iter__(self) -> "PackIterator":
         self._end_run("a newer one took its place")
         state = self._goes_on_at()
         if state is not None:
             self._inner.load_state_dict(state)
-        source = _Source(self._inner, self._copies, self._count)
-        run = _Ahead(source, self._meter, self._depth) if self._depth else _Run(source, self._meter)
-        run.state = state
+        source = PackSource(self._inner, self._mover, self._count)
+        run = RunAhead(source, self._meter, self._depth) if self._depth else Run(source, self._meter)
+        run.start = state
         self._run = run
-        return _Packs(run, self._copies)
+        return PackIterator(run, self._mover)
 
     def __enter__(self) -> Self:
         return self
@@ -111,7 +107,8 @@ class DevicePackStream:
         A thread that is stuck in the inner stream is waited for half a minute, and then left with a warning: it ends
         with the process, and until it has come back the stream cannot be used.
         """
-        self._end_run("the stream was closed", wait=False)
+        if self._run is not None:
+            self._run.end("the stream was closed")
         close = getattr(self._inner, "close", None)
         if close is not None and not self._is_stuck():
             close()
@@ -119,7 +116,7 @@ class DevicePackStream:
     @property
     def device(self) -> torch.device:
         """Where the packs are."""
-        return self._copies.device
+        return self._mover.device
 
     @property
     def prefetch_factor(self) -> int:
@@ -169,11 +166,10 @@ class DevicePackStream:
         run = self._run
         return None if run is None or run.ended else run.state
 
-    def _end_run(self, why: str, *, wait: bool = True) -> None:
+    def _end_run(self, why: str) -> None:
         if self._run is not None:
             self._run.end(why)
-        if wait:
-            self._check_free()
+        self._check_free()
 
     def _is_stuck(self) -> bool:
         return self._run is not None and self._run.is_busy()
@@ -186,164 +182,13 @@ class DevicePackStream:
             )
 
 
-class _Pulled(NamedTuple):
-    """A pack with what belongs to it; pack is None at the end."""
-
-    pack: Sequence[Any] | None
-    event: Any
-    counted: PackCount
-    state: dict[str, Any]
-
-
-_NOTHING = PackCount(0, 0, 0, 0)
-
-
-class _Source:
-    """Pulls packs from the inner stream and sends them off. Used by one thread at a time."""
-
-    def __init__(self, inner: MicrobatchPackStream, copies: Copies, count: CountTokens | None) -> None:
-        self._inner = inner
-        self._copies = copies
-        self._count = count
-        self._packs: Iterator[MicrobatchPack[Any]] | None = None
-
-    def begin(self) -> tuple[dict[str, Any], int | None]:
-        """The state before the first pack, and the steps left then."""
-        self._packs = iter(self._inner)
-        return self._inner.state_dict(), getattr(self._inner, "steps_left", None)
-
-    def pull(self) -> _Pulled:
-        """The next pack on its way to the device."""
-        assert self._packs is not None
-        try:
-            pack = next(self._packs)
-        except StopIteration:
-            return _Pulled(None, None, _NOTHING, self._inner.state_dict())
-        state = self._inner.state_dict()  # at once: whatever is pulled later is not in it
-        if not isinstance(pack, Sequence):
-            raise TypeError(f"a pack is a sequence of microbatches, not a {type(pack).__name__}")
-        try:
-            counted = count_pack(pack, self._count)
-        except StopIteration as stop:
-            raise RuntimeError("count_tokens raised StopIteration, which is not the end of the stream") from stop
-        return _Pulled(*self._copies.send(pack), counted, state)
-
-    def close(self) -> None:
-        """Close the inner iterator, if it can be closed: it may hold threads or workers."""
-        packs, self._packs = self._packs, None
-        close = getattr(packs, "close", None)
-        if close is not None:
-            close()
-
-
-class _Run:
-    """One pass over the inner stream, by the consumer itself."""
-
-    def __init__(self, source: _Source, meter: Meter) -> None:
-        self.source = source
-        self.meter = meter
-        self.state: dict[str, Any] | None = None  # behind the last pack handed out; None before the beginning
-        self.steps_left: int | None = None  # at the beginning
-        self.handed_out = 0
-        self.why: str | None = None  # it is over; None while it goes on
-        self.ended = False  # it is over since the inner stream is
-        self.begun = False
-
-    def begin(self) -> None:
-        """Before the first pack; again is harmless."""
-        if not self.begun:
-            self.begun = True
-            self._start()
-
-    def take(self) -> _Pulled:
-        """The next pack, or the end."""
-        return self.source.pull()
-
-    def end(self, why: str, wait_s: float = _CLOSE_S) -> None:
-        """Nothing is pulled from here on. The first reason stays; again only waits."""
-        if self.why is None:
-            self.why = why
-            self.meter.end()
-        self._stop(wait_s)
-
-    def is_busy(self) -> bool:
-        """Whether the inner stream is still in use although this is over."""
-        return False
-
-    def _start(self) -> None:
-        self.state, self.steps_left = self.source.begin()
-
-    def _stop(self, wait_s: float) -> None:
-        self.source.close()
-
-
-class _Ahead(_Run):
-    """One pass over the inner stream by a thread, at most depth packs ahead.
-
-    permits and ready are SimpleQueues: their put() may run in a finalizer, wherever the garbage collector happens to.
-    """
-
-    def __init__(self, source: _Source, meter: Meter, depth: int) -> None:
-        super().__init__(source, meter)
-        self._permits: SimpleQueue[None] = SimpleQueue()  # one a pack that may be pulled
-        for _ in range(depth):
-            self._permits.put(None)
-        self._ready: SimpleQueue[_Pulled | BaseException] = SimpleQueue()
-        # A daemon, so that one which is stuck in the inner stream does not keep the process from exiting.
-        self._thread = threading.Thread(target=self._pull_ahead, name="headrace-packs", daemon=True)
-
-    def take(self) -> _Pulled:
-        pulled = self._ready.get()
-        if isinstance(pulled, BaseException):
-            raise pulled  # with the traceback of the thread
-        self._permits.put(None)
-        return pulled
-
-    def is_busy(self) -> bool:
-        return self.why is not None and self._thread.is_alive()
-
-    def _start(self) -> None:
-        self._thread.start()
-
-    def _stop(self, wait_s: float) -> None:
-        self._permits.put(None)  # wakes it to see that this is over
-        thread = self._thread
-        if not self.begun or thread is threading.current_thread():  # where the garbage collector happened to run
-            return
-        thread.join(wait_s)
-        if thread.is_alive():
-            _log.warning("the thread that pulls packs did not come back within %.0f s; it is left behind", wait_s)
-
-    def _pull_ahead(self) -> None:
-        try:
-            # The inner stream is begun here, not by the consumer: it may start processes, whose death torch would
-            # report by an error in the thread that started them, if that is the main one: anywhere in a step.
-            self.state, self.steps_left = self.source.begin()
-            while True:
-                self._permits.get()
-                if self.why is not None:
-                    return
-                pulled = self.source.pull()
-                self._ready.put(pulled)
-                if pulled.pack is None:
-                    return
-                del pulled  # else the pack would live until the next one is there
-        except BaseException as error:
-            self._ready.put(error)
-        finally:
-            try:
-                self.source.close()
-            except Exception:
-                _log.warning("closing the stream of packs failed", exc_info=True)
-
-
-class _Packs(Iterator[MicrobatchPack[Any]]):
+class PackIterator(Iterator[MicrobatchPack[Any]]):
     """What the consumer iterates. Nothing else holds it, so that a loop that drops it ends the run."""
 
-    def __init__(self, run: _Run, copies: Copies) -> None:
+    def __init__(self, run: Run, mover: DeviceMover) -> None:
         self._run = run
-        self._copies = copies
-        weakref.finalize(self, run.end, "it was dropped", _FAREWELL_S)
+        self._mover = mover
+        weakref.finalize(self, run.end, "it was dropped", FAREWELL_S)
 
     def __next__(self) -> MicrobatchPack[Any]:
         run = self._run
@@ -353,24 +198,26 @@ class _Packs(Iterator[MicrobatchPack[Any]]):
             raise ClosedError(f"this iterator is over: {run.why}; call iter() on the stream again")
         begin_s = perf_counter()
         run.meter.begin(begin_s)
+        behind = run.behind
         try:
             run.begin()
             pulled = run.take()
-            pack = None if pulled.pack is None else self._copies.receive(pulled.pack, pulled.event)
+            pack: Any = None if pulled.pack is None else self._mover.receive(pulled.pack, pulled.sent)
+            run.meter.waited(perf_counter() - begin_s)
+            run.behind = pulled.state
+            if pack is not None:
+                run.handed_out += 1
+                run.meter.add(pulled.counted)
+                return pack
         except BaseException:
             # Also for Ctrl-C: a pack may be lost on its way, so nobody goes on from here. iter() takes the inner
             # stream back to the last pack that was handed out.
-            run.end("an error ended it", _FAREWELL_S)
+            run.behind = behind
+            run.end("an error ended it", FAREWELL_S)
             raise
-        run.meter.waited(perf_counter() - begin_s)
-        run.state = pulled.state
-        if pack is None:
-            run.ended = True
-            run.end("the stream ended")
-            raise StopIteration
-        run.meter.add(pulled.counted)
-        run.handed_out += 1
-        return pack
+        run.ended = True
+        run.end("the stream ended")
+        raise StopIteration
 
     def close(self) -> None:
         """End it and its thread. Twice is harmless, and nothing after the end."""

@@ -1,14 +1,24 @@
 """The stream that AutoDataProvider gives: a loader's batches as packs, over several epochs, with one small state."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
+from types import TracebackType
+from typing import Any, Self, cast
+
+import numpy as np
+from numpy.typing import NDArray
 
 from headrace.errors import StateError
-from headrace.loading import StatefulDataLoader
+from headrace.loading import StatefulDataLoader, World
+from headrace.loading.epoch import EpochIterator
+from headrace.loading.order import step_plan
 from headrace.loading.pack_protocols import CollateFn, MicrobatchPack
+from headrace.planning import steps_left
+from headrace.views import is_windowed
+from headrace.views.ending import reach_of
 
-__all__ = ["AutoDataStream", "PackCollate"]
+__all__ = ["AutoDataStream", "BatchCollate", "PackCollate", "PaddedPack", "token_packs"]
 
 
 class PackCollate:
@@ -20,42 +30,182 @@ class PackCollate:
 
     def __call__(self, rows: Sequence[Any]) -> list[Any]:
         """The pack."""
-        size, collator = self.microbatch_size, self.collator
-        return [collator(rows[begin : begin + size]) for begin in range(0, len(rows), size)]
+        size = self.microbatch_size
+        return [_collated(self.collator, rows[begin : begin + size]) for begin in range(0, len(rows), size)]
+
+
+class BatchCollate:
+    """The samples of a token-budget batch to a microbatch; None for a batch of none, which fills a step up."""
+
+    def __init__(self, collator: CollateFn) -> None:
+        self.collator = collator
+
+    def __call__(self, samples: Sequence[Any]) -> Any:
+        """The microbatch."""
+        return _collated(self.collator, samples) if len(samples) else None
+
+
+def token_packs(per_step: int, batches: Iterator[Any]) -> Iterator[MicrobatchPack[Any]]:
+    """Packs of per_step batches each, less those without a sample."""
+    while group := list(islice(batches, per_step)):
+        yield [batch for batch in group if batch is not None]
+
+
+class PaddedPack(list[Any]):
+    """A pack of an order with padding: num_repeats, of shape (microbatches,), counts the rows at each microbatch's end
+    that are there a second time in this epoch, to fill its last step."""
+
+    def __init__(self, pack: Sequence[Any], num_repeats: NDArray[np.int64]) -> None:
+        super().__init__(pack)
+        self.num_repeats = num_repeats
 
 
 class AutoDataStream:
-    """Packs of a loader that makes a pack a step. Its state is equal on every rank, and loads with any number."""
+    """One rank's packs of a loader, over `epochs` epochs (None: without end). A MicrobatchPackStream.
+
+    The state is the loader's: equal on every rank, and for any number of them. `iter()` goes on behind the last pack
+    that was handed out, or where a loaded state says; behind the last pack of all it begins anew. An iterator that is
+    overtaken by a newer one, by load_state_dict() or by close() raises ClosedError.
+
+    packs_of(loader's epoch) makes packs of its batches, per_step batches each.
+    """
 
     is_elastic = True
 
-    def __init__(self, loader: StatefulDataLoader, *, epochs: int | None) -> None:
-        self._loader = loader
-        self._epochs = epochs
+    def __init__(
+        self,
+        loader: StatefulDataLoader,
+        *,
+        epochs: int | None,
+        per_step: int = 1,
+        packs_of: Callable[[Iterator[Any]], Iterator[MicrobatchPack[Any]]] = iter,
+    ) -> None:
+        self.loader = loader
+        self.epochs = epochs
+        self._per_step = per_step
+        self._packs_of = packs_of
+        self._over = False
+        self._counted: dict[int, int] = {}  # rows of epochs
+        self._plan = step_plan(
+            loader.dataset,
+            loader.global_batch_size,
+            World(loader.rank, loader.world_size),
+            drop_last=loader.drop_last,
+            pad=loader.pad,
+        )
 
     def __iter__(self) -> Iterator[MicrobatchPack[Any]]:
-        while self._epochs is None or self._epoch() < self._epochs:
-            yield from self._loader
+        if self._over:
+            self._over = False
+            self.loader.set_epoch(0)
+        else:
+            self.loader.load_state_dict(self.loader.state_dict())  # else a loader starts a broken-off epoch over
+        return self._packs()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End worker processes and the active iterator; twice is harmless. The state stays, and iter() goes on."""
+        self.loader.close()
 
     @property
     def total_steps(self) -> int | None:
-        """Packs of all epochs; None where there is no end."""
-        return None if self._epochs is None else self._epochs * len(self._loader)
+        """Packs of all epochs together; None where there is no end.
+
+        OrderError where an epoch has not one, as when drop_last drops all of a small dataset. Epochs of packed rows and
+        token budgets have different numbers of them, and are counted once, from lengths.
+        """
+        if self.epochs is None:
+            return None
+        return self._steps_of_epochs(0, self.epochs)
+
+    @property
+    def steps_left(self) -> int | None:
+        """Packs from here to the end of the last epoch; None where there is no end.
+
+        After a resume with another global batch size this and the steps made until now are the whole run.
+        """
+        if self.epochs is None:
+            return None
+        epoch, position = self._place()
+        if epoch >= self.epochs:
+            return 0
+        plan = self._plan
+        here = steps_left(self._rows(epoch), position, plan.global_batch_size, plan.drop_last) // self._per_step
+        return here + self._steps_of_epochs(epoch + 1, self.epochs)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the consumer is, as {"state": JSON}."""
-        return {"state": json.dumps(self._loader.state_dict())}
+        """Where the consumer is: {"state": JSON}, always this one key, which checkpoints by template ask for."""
+        return {"state": json.dumps(self.loader.state_dict())}
 
     def load_state_dict(self, state_dict: Mapping[str, Any], /) -> None:
-        """Begin the next iter() there."""
-        if not isinstance(state_dict, Mapping) or not isinstance(state_dict.get("state"), str):
-            raise StateError("no state of this stream")
-        self._loader.load_state_dict(json.loads(state_dict["state"]))
+        """Begin the next iter() there. StateMismatchError for a state of other data, seed or order, StateError for what
+        is no state; a refused one changes nothing."""
+        text = state_dict.get("state") if isinstance(state_dict, Mapping) else None
+        if not isinstance(text, str):
+            raise StateError(f"the state of this stream is a dict with one text, 'state'; found {state_dict!r:.200}")
+        try:
+            state = json.loads(text)
+        except ValueError as error:
+            raise StateError(f"the state of this stream is damaged, its text is no JSON: {error}") from None
+        self.loader.load_state_dict(state)
+        self._over = False
 
-    def close(self) -> None:
-        """End worker processes."""
-        self._loader.close()
+    def describe(self) -> dict[str, Any]:
+        """Data, order and sizes, as the loader's describe() has them, and the epochs."""
+        return {**self.loader.describe(), "epochs": self.epochs}
 
-    def _epoch(self) -> int:
-        epoch: int = self._loader.state_dict()["epoch"]
-        return epoch
+    def _packs(self) -> Iterator[MicrobatchPack[Any]]:
+        while self.epochs is None or self._place()[0] < self.epochs:
+            epoch = cast(EpochIterator, iter(self.loader))
+            number = epoch.start.epoch
+            try:
+                for pack in self._packs_of(epoch):
+                    yield self._marked(pack, number) if self.loader.pad else pack
+            finally:
+                epoch.close("its loop was broken off")  # and its workers with it
+        self._over = True
+
+    def _marked(self, pack: MicrobatchPack[Any], epoch: int) -> PaddedPack:
+        is_last = self._place()[0] != epoch
+        most = cast(PackCollate, self.loader.collate_fn).microbatch_size
+        real = self.loader.local_batch_size - (self.loader.padding if is_last else 0)
+        ends = most * np.arange(1, len(pack) + 1, dtype=np.int64)
+        return PaddedPack(pack, np.clip(ends - real, 0, most))
+
+    def _place(self) -> tuple[int, int]:
+        """The epoch, and the rows of it that the ranks have got together."""
+        state = self.loader.state_dict()
+        return state["epoch"], state["position"]
+
+    def _rows(self, epoch: int) -> int:
+        if epoch not in self._counted:
+            self._counted[epoch] = self._plan.rows(epoch)
+        return self._counted[epoch]
+
+    def _steps_of_epochs(self, begin: int, end: int) -> int:
+        dataset = self.loader.dataset
+        if begin < end and not is_windowed(dataset) and reach_of(dataset) is None:
+            return (end - begin) * self._plan.steps(begin)  # all epochs are alike
+        return sum(self._plan.steps(epoch) // self._per_step for epoch in range(begin, end))
+
+
+def _collated(collator: CollateFn, rows: Sequence[Any]) -> Any:
+    """What collator makes of these rows; a TypeError over rows of lists says how they become tensors."""
+    try:
+        return collator(rows)
+    except TypeError as error:
+        row = rows[0]
+        lists = [name for name, value in row.items() if isinstance(value, list)] if isinstance(row, Mapping) else []
+        if not lists:
+            raise
+        raise TypeError(
+            f"{error}: the collator was given rows whose {', '.join(map(repr, lists))} are lists, as a Hugging Face "
+            "dataset has them; return dataset.with_format('torch') from the dataset factory, or make tensors of them"
+        ) from error

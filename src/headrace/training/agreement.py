@@ -5,12 +5,16 @@ rank 1   ... fine -----------------+--> all of them: Failed(rank=0, text="OSErro
 rank 2   ... fine -----------------'
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
 
-__all__ = ["Failed", "first_failure"]
+from headrace.errors import RankFailedError
+
+__all__ = ["Failed", "first_failure", "together"]
 
 MOST_BYTES = 4096  # of an error's text; one that quotes a file need not travel whole
 
@@ -39,3 +43,19 @@ def first_failure(error: BaseException | None, group: dist.ProcessGroup | None =
         text[: len(said)] = torch.frombuffer(bytearray(said), dtype=torch.uint8)
     dist.broadcast(text, failed, group=group)
     return Failed(failed, bytes(text.tolist()).rstrip(b"\0").decode(errors="ignore"))
+
+
+@contextmanager
+def together(block: str) -> Iterator[None]:
+    """A block that every rank goes through by itself. An error in it is raised on every rank, at the block's end: there
+    itself, elsewhere as RankFailedError. One process alone has its own errors only."""
+    error: BaseException | None = None
+    try:
+        yield
+    except BaseException as raised:
+        error = raised
+    failed = first_failure(error) if dist.is_available() and dist.is_initialized() else None
+    if error is not None:
+        raise error
+    if failed is not None:
+        raise RankFailedError(block, failed.rank, failed.text)

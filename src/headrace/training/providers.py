@@ -123,7 +123,9 @@ class TrainTaskProviderContext:
 class TrainTaskProvider(Protocol):
     """Makes the task."""
 
-    def __call__(self, ctx: TrainTaskProviderContext, /) -> TrainTask[Any, Any, Any, Any, Any]: ...
+    def __call__(self, ctx: TrainTaskProviderContext, /) -> TrainTask[Any, Any, Any, Any, Any]:
+        """The task of this rank."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -132,6 +134,16 @@ class PipelineStageInfo:
 
     current_stage: int = 0
     num_stages: int = 1
+
+    @property
+    def is_current_stage_first(self) -> bool:
+        """Whether it takes the input."""
+        return self.current_stage == 0
+
+    @property
+    def is_current_stage_last(self) -> bool:
+        """Whether it gives the output."""
+        return self.current_stage == self.num_stages - 1
 
 
 @dataclass(kw_only=True)
@@ -229,7 +241,9 @@ class InitializeOptimizerStageContext:
 class OptimizerProvider(Protocol):
     """Makes the optimizer."""
 
-    def __call__(self, context: InitializeOptimizerStageContext, /) -> OptimizerProtocol: ...
+    def __call__(self, context: InitializeOptimizerStageContext, /) -> OptimizerProtocol:
+        """The optimizer."""
+        ...
 
 
 @dataclass(kw_only=True)
@@ -244,4 +258,6 @@ class InitializeLRSchedulerContext:
 class LRSchedulerProvider(Protocol):
     """Makes the schedule of the learning rate."""
 
-    def __call__(self, context: InitializeLRSchedulerContext, /) -> LRSchedulerProtocol: ...
+    def __call__(self, context: InitializeLRSchedulerContext, /) -> LRSchedulerProtocol:
+        """The schedule."""
+        ...

@@ -1,0 +1,198 @@
+"""Checkpoints: whole or absent, and of any number of ranks.
+
+<save_dir>/<run>/.save-40.partial   being written, by torch.distributed.checkpoint; or left when that was broken off
+<save_dir>/<run>/save-40            whole: it has this name since all of it was on the disk
+
+Parameters and the optimizer's state are kept tensor by tensor, so that any number of ranks can load them. The data's
+state is kept once where it is the same on every rank, as JSON; else one a rank, for as many ranks only.
+"""
+
+import io
+import json
+import os
+import shutil
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
+from torch.distributed.checkpoint.state_dict import (
+    get_model_state_dict,
+    get_optimizer_state_dict,
+    set_model_state_dict,
+    set_optimizer_state_dict,
+)
+
+from headrace.errors import StateMismatchError
+from headrace.loading.pack_protocols import MicrobatchPackStream
+from headrace.loading.world import World
+from headrace.training.agreement import together
+
+__all__ = ["Checkpoints", "DataState", "TrainedState"]
+
+
+class Checkpoints:
+    """The checkpoints of one run. Every rank must call each method, and all see the same folder."""
+
+    def __init__(self, folder: Path, num_to_keep: int | None, world: World) -> None:
+        self._folder = folder
+        self._num_to_keep = num_to_keep
+        self._is_main = world.rank == 0
+        self._is_distributed = world.world_size > 1
+        self.newest_step = self._found()
+
+    def save(self, step: int, state: dict[str, Any]) -> None:
+        """Write the checkpoint of so many steps; then drop what is more than num_to_keep, the oldest first."""
+        partial, whole = self._folder / f".save-{step}.partial", self._folder / f"save-{step}"
+        with together(f"making room for {whole}"):
+            if self._is_main:
+                shutil.rmtree(partial, ignore_errors=True)
+                partial.mkdir(parents=True)
+        with _alone_is_meant():
+            state_dict_saver.save(state, checkpoint_id=partial, no_dist=not self._is_distributed)  # each file is synced
+        with together(f"publishing {whole}"):
+            if self._is_main:
+                _sync(partial)
+                partial.rename(whole)
+                _sync(self._folder)
+                self._drop_old()
+        self.newest_step = step
+
+    def load(self, state: dict[str, Any]) -> dict[str, Any]:
+        """Fill state, which has the names and shapes to look for, from the newest checkpoint."""
+        path = self._folder / f"save-{self.newest_step}"
+        with _alone_is_meant():
+            state_dict_loader.load(state, checkpoint_id=path, no_dist=not self._is_distributed)
+        return state
+
+    def _found(self) -> int | None:
+        """The newest checkpoint's step, as the main process sees it. What was never whole is removed."""
+        found = torch.full((1,), -1)
+        with together(f"looking for checkpoints in {self._folder}"):
+            if self._is_main:
+                for partial in self._folder.glob(".save-*.partial"):
+                    shutil.rmtree(partial)
+                found[0] = max(self._steps(), default=-1)
+        if self._is_distributed:
+            dist.broadcast(found, 0)
+        return int(found) if found >= 0 else None
+
+    def _steps(self) -> list[int]:
+        names = (path.name.removeprefix("save-") for path in self._folder.glob("save-*"))
+        return sorted(int(name) for name in names if name.isdecimal())
+
+    def _drop_old(self) -> None:
+        for step in self._steps()[: -self._num_to_keep] if self._num_to_keep is not None else ():
+            old = self._folder / f"save-{step}"
+            shutil.rmtree(old.rename(self._folder / f".save-{step}.partial"))  # never half of it under its whole name
+
+
+class DataState:
+    """The data's part of a checkpoint, and how far the job is."""
+
+    def __init__(self, stream: MicrobatchPackStream, world: World) -> None:
+        self._stream = stream
+        # 0 where the state is of no rank in particular.
+        self._ranks = 0 if getattr(stream, "is_elastic", False) else world.world_size
+        self._name = "of_all" if self._ranks == 0 else f"dp_{world.rank}"
+        self._state: dict[str, Any] = {}
+
+    def note(self) -> None:
+        """Keep the stream's state of now for save()."""
+        self._state = self._stream.state_dict()
+
+    def save(self, step: int) -> dict[str, Any]:
+        """What note() kept last, behind so many steps."""
+        content: Any = json.dumps(self._state) if self._ranks == 0 else as_bytes(self._state)
+        data = {"ranks": self._ranks, self._name: content}
+        return {"schedule": {"current_step": step}, "microbatch_pack_stream": data}
+
+    def load(self, checkpoints: Checkpoints) -> int:
+        """Set the stream to where the newest checkpoint says; the steps done come back.
+
+        StateMismatchError for a state of another number of ranks, where it is of ranks.
+        """
+        found = checkpoints.load({"schedule": {"current_step": 0}, "microbatch_pack_stream": {"ranks": 0}})
+        saved = found["microbatch_pack_stream"]["ranks"]
+        if saved != self._ranks:
+            names = [f"a state of {ranks} ranks" if ranks else "one for any ranks" for ranks in (saved, self._ranks)]
+            raise StateMismatchError({"the data stream": (names[0], names[1])})
+        content = checkpoints.load({"microbatch_pack_stream": {self._name: ""}})["microbatch_pack_stream"][self._name]
+        self._stream.load_state_dict(json.loads(content) if self._ranks == 0 else from_bytes(content))
+        return int(found["schedule"]["current_step"])
+
+
+class TrainedState:
+    """What training changes: model, optimizer, and whatever else has a state, which is kept as a whole.
+
+    torch's random generators are kept, too, one a rank. They are only loaded by as many ranks as there were.
+    """
+
+    def __init__(self, model: nn.Module, optimizer: Any, others: Mapping[str, Any], world: World) -> None:
+        self._model = model
+        self._tensors = isinstance(optimizer, torch.optim.Optimizer)
+        self._optimizer = optimizer
+        self._others = dict(others) if self._tensors else {**others, "optimizer": optimizer}
+        self._world = world
+
+    def save(self) -> dict[str, Any]:
+        """All of it, as torch.distributed.checkpoint takes it."""
+        others = {name: as_bytes(other.state_dict()) for name, other in self._others.items()}
+        generators = [torch.get_rng_state(), *(torch.cuda.get_rng_state_all() if torch.cuda.is_available() else ())]
+        random = {"ranks": self._world.world_size, f"dp_{self._world.rank}": as_bytes(generators)}
+        return {**self._trained(), **others, "random": random}
+
+    def load(self, checkpoints: Checkpoints) -> None:
+        """All of the newest checkpoint."""
+        names = {**dict.fromkeys(self._others, b""), "random": {"ranks": 0}}
+        found = checkpoints.load({**self._trained(), **names})
+        set_model_state_dict(self._model, found["model"])
+        if self._tensors:
+            set_optimizer_state_dict(self._model, self._optimizer, found["optimizer"])
+        for name, other in self._others.items():
+            other.load_state_dict(from_bytes(found[name]))
+        if found["random"]["ranks"] == self._world.world_size:
+            name = f"dp_{self._world.rank}"
+            on_cpu, *on_cuda = from_bytes(checkpoints.load({"random": {name: b""}})["random"][name])
+            torch.set_rng_state(on_cpu)
+            if len(on_cuda) == torch.cuda.device_count():
+                torch.cuda.set_rng_state_all(on_cuda)
+
+    def _trained(self) -> dict[str, Any]:
+        trained: dict[str, Any] = {"model": get_model_state_dict(self._model)}
+        if self._tensors:
+            trained["optimizer"] = get_optimizer_state_dict(self._model, self._optimizer)
+        return trained
+
+
+def as_bytes(content: Any) -> bytes:
+    """content as torch.save writes it: one leaf, whose shape a checkpoint need not know when it is loaded."""
+    file = io.BytesIO()
+    torch.save(content, file)
+    return file.getvalue()
+
+
+def from_bytes(content: bytes) -> Any:
+    """What as_bytes() was given. It may be any object, as everything in a checkpoint but the tensors."""
+    return torch.load(io.BytesIO(content), map_location="cpu", weights_only=False)
+
+
+@contextmanager
+def _alone_is_meant() -> Iterator[None]:
+    """torch warns of a process without others, although it was told so."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)
+        yield
+
+
+def _sync(folder: Path) -> None:
+    number = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)

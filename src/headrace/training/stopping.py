@@ -1,0 +1,82 @@
+"""Being asked to stop: SIGTERM, or Ctrl-C once."""
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType, TracebackType
+from typing import Any, Self
+
+__all__ = ["StopRequest"]
+
+GRACE_S = 0.5  # that a request may come behind what else was killed by the same signal
+
+
+class StopRequest:
+    """Notes SIGTERM and SIGINT while it is entered, rather than let them end the process in the middle of a step.
+
+    A second SIGINT is a KeyboardInterrupt as ever. Whoever handled the signals before does so again afterwards. In
+    another thread than the main one, which alone may handle signals, nothing is noted.
+    """
+
+    def __init__(self) -> None:
+        self.name: str | None = None  # of the signal that asked
+        self._before: dict[int, Any] = {}
+        self._child_died = False
+        self._may_handle = False
+
+    def __enter__(self) -> Self:
+        self.name = None
+        self._may_handle = threading.current_thread() is threading.main_thread()
+        for number in (signal.SIGTERM, signal.SIGINT) if self._may_handle else ():
+            self._before[number] = signal.signal(number, self._note)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        while self._before:
+            self._restore(next(iter(self._before)))
+
+    def came(self) -> bool:
+        """Whether there is a request, or one comes in a moment. An error may be due to the same signal: it goes to all
+        processes of a job, workers included, and not to all at once."""
+        if self.name is None:
+            threading.Event().wait(GRACE_S)
+        return self.name is not None
+
+    @contextmanager
+    def undisturbed(self) -> Iterator[None]:
+        """A block that the death of a child process does not break off.
+
+        torch's DataLoader has a handler that raises when a worker died, wherever the process happens to be. Here it is
+        called behind the block: by tell(), where the next batch is asked for.
+        """
+        before = signal.getsignal(signal.SIGCHLD) if self._may_handle else None
+        if not callable(before):
+            yield
+            return
+        signal.signal(signal.SIGCHLD, self._note_death)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGCHLD, before)
+
+    def tell(self) -> None:
+        """Raise what the death of a child during undisturbed() is to raise, if anything."""
+        died, self._child_died = self._child_died, False
+        handler: Callable[[int, FrameType | None], Any] | int | None = signal.getsignal(signal.SIGCHLD)
+        if died and callable(handler):
+            handler(signal.SIGCHLD, None)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self.name = signal.Signals(number).name
+        if number == signal.SIGINT:
+            self._restore(number)
+
+    def _note_death(self, number: int, frame: FrameType | None) -> None:
+        self._child_died = True
+
+    def _restore(self, number: int) -> None:
+        before = self._before.pop(number, None)
+        signal.signal(number, signal.SIG_DFL if before is None else before)

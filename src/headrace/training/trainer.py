@@ -1,0 +1,320 @@
+"""The loop: pull a pack, forward and backward over its microbatches, add up over ranks, step, save.
+
+          rank 0  pull --.                .-- forward, backward --.                  .-- optimizer, schedule
+          rank 1  pull --+-- all agree ---+-- forward, backward --+-- all gradients -+-- optimizer, schedule
+          rank 2  pull --'  to go on      '-- forward, backward --'   or an error    '-- optimizer, schedule
+
+Whatever one rank meets (the end of its data, an error, a request to stop) becomes known to all of them at the same
+step, so none waits for another in vain.
+"""
+
+import gc
+import inspect
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any, Literal, NoReturn
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from headrace.errors import RankFailedError
+from headrace.loading.device_stream import DevicePackStream, build_device_pack_stream
+from headrace.loading.world import World
+from headrace.planning import derive_seed
+from headrace.training.agreement import first_failure, together
+from headrace.training.checkpoint import Checkpoints, DataState, TrainedState
+from headrace.training.context import DeviceMeshParameters, DistributedContext, data_parallel_world
+from headrace.training.data import DataProvider, InitializeDataProviderContext
+from headrace.training.gradients import Gradients
+from headrace.training.parameters import StepActionPeriod, TrainerConfig
+from headrace.training.providers import (
+    BuildForwardInputsContext,
+    ComputeLossContext,
+    FinalizeContext,
+    InitializeLRSchedulerContext,
+    InitializeModelStageContext,
+    InitializeOptimizerStageContext,
+    LRSchedulerProtocol,
+    LRSchedulerProvider,
+    ModelProvider,
+    OptimizerProtocol,
+    OptimizerProvider,
+    ParallelizeModelStageContext,
+    TrainTask,
+    TrainTaskProvider,
+    TrainTaskProviderContext,
+)
+from headrace.training.reports import Reports
+from headrace.training.schedule import JobSchedule
+from headrace.training.stopping import StopRequest
+
+__all__ = ["Trainer", "TrainingConfigurator"]
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a trainer works with."""
+
+    config: TrainerConfig
+    context: DistributedContext
+    task: TrainTask[Any, Any, Any, Any, Any]
+    stream: DevicePackStream
+    data: DataState
+    checkpoints: Checkpoints | None
+    schedule: JobSchedule
+    model: nn.Module
+    optimizer: OptimizerProtocol
+    lr_scheduler: LRSchedulerProtocol
+    trained: TrainedState
+    gradients: Gradients
+
+
+class TrainingConfigurator:
+    """Puts a job together: each provider is called once on every rank, an error in one of them is raised on all."""
+
+    def __init__(
+        self,
+        mesh: DeviceMeshParameters,
+        parameters: TrainerConfig,
+        task_provider: TrainTaskProvider,
+        model_provider: ModelProvider[Any],
+        data_provider: DataProvider,
+        optimizer_provider: OptimizerProvider,
+        lr_scheduler_provider: LRSchedulerProvider,
+    ) -> None:
+        self._mesh = mesh
+        self._config = parameters
+        self._task_provider = task_provider
+        self._model_provider = model_provider
+        self._data_provider = data_provider
+        self._optimizer_provider = optimizer_provider
+        self._lr_scheduler_provider = lr_scheduler_provider
+
+    def configure(self) -> "Trainer":
+        """The trainer, ready to go on where the run's newest checkpoint says: the data stands there already, so that
+        one which does not fit is refused here."""
+        config = self._config
+        context = self._mesh.build()
+        if config.timeout is not None:
+            context.set_timeout(config.timeout.init_timeout)
+        world = data_parallel_world(context)
+        with together("the task provider"):
+            task = self._task_provider(TrainTaskProviderContext(dist_context=context))
+        with together("the data provider"):
+            inner = self._data_provider(InitializeDataProviderContext(dist_context=context))
+            stream = build_device_pack_stream(inner, context.current_device, config.data_prefetch.prefetch_factor)
+        data = DataState(stream, world)
+        checkpoints, done = None, 0
+        if config.checkpointing is not None:
+            folder = config.checkpointing.save_dir / config.run.name
+            checkpoints = Checkpoints(folder, config.checkpointing.num_to_keep, world)
+            if checkpoints.newest_step is not None:
+                with together("loading the state of the data"):
+                    done = data.load(checkpoints)
+        with together("counting the steps"):
+            schedule = JobSchedule(config.schedule, stream, done)
+        model = self._model(context)
+        gradients = Gradients(model, context.current_device, config.gradient_manager, world.world_size)
+        with together("the optimizer provider"):
+            optimizer = self._optimizer_provider(InitializeOptimizerStageContext(dist_context=context, model=model))
+        with together("the provider of the learning rate's schedule"):
+            lr_context = InitializeLRSchedulerContext(
+                dist_context=context, total_steps=schedule.total_steps, optimizer=optimizer
+            )
+            lr_scheduler = self._lr_scheduler_provider(lr_context)
+        others = {"task": task, "lr_scheduler": lr_scheduler}
+        trained = TrainedState(model, optimizer, others, world)
+        made = (data, checkpoints, schedule, model, optimizer, lr_scheduler, trained, gradients)
+        return Trainer(Job(config, context, task, stream, *made), world)
+
+    def _model(self, context: DistributedContext) -> nn.Module:
+        seed, device = self._config.determinism.base_seed, context.current_device
+        torch.manual_seed(seed)  # the same on every rank
+        with together("the model provider"):
+            result = self._model_provider.initialize_model_stage(InitializeModelStageContext(dist_context=context))
+            model: nn.Module = result.model
+            if any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers())):
+                model.to_empty(device=device)
+                model.reset_parameters()  # type: ignore[operator]
+            model.to(device)
+        if context.mesh_params.is_distributed:
+            by_mesh: Literal["ddp", "fsdp2"] = "fsdp2" if context.mesh_params.data_parallel_shard > 1 else "ddp"
+            given = ParallelizeModelStageContext(
+                dist_context=context, model=model, parallelism=self._config.parallelism or by_mesh
+            )
+            model = self._model_provider.parallelize_model_stage(given) or model
+        torch.manual_seed(derive_seed(seed, "rank", context.rank))  # from here on each rank draws its own
+        return model
+
+
+class Trainer:
+    """A job that is ready to be trained; TrainingConfigurator.configure() makes it."""
+
+    def __init__(self, job: Job, world: World) -> None:
+        self._job = job
+        self._world = world
+        self._stop = StopRequest()
+        self._shared = _needs_shared(job.model)
+        self._restored = job.checkpoints is None or job.checkpoints.newest_step is None
+        self._saved_step = job.schedule.current_step
+        self._metrics = job.stream.metrics()
+
+    @property
+    def schedule(self) -> JobSchedule:
+        """How far the job is."""
+        return self._job.schedule
+
+    @property
+    def model(self) -> nn.Module:
+        """The model, as it is trained."""
+        return self._job.model
+
+    def train(self) -> None:
+        """Train from the newest checkpoint, or from nothing, to the job's last step.
+
+        SIGTERM, and Ctrl-C once, let the step be finished and saved on every rank, then raise SystemExit(0), which ends
+        the process as if all was well: whatever stands behind this call is for a job that is complete. Errors of one
+        rank are raised on all, as RankFailedError where it was another one's. RuntimeError when the data ends early.
+        """
+        job = self._job
+        if not self._restored and job.checkpoints is not None:
+            job.trained.load(job.checkpoints)
+            self._restored = True
+        schedule, log = job.schedule, job.context.logger
+        if schedule.current_step >= schedule.total_steps:
+            log.info("%s is complete: %d steps are done", job.config.run.name, schedule.current_step)
+            return
+        reports = Reports(job.config.logging, schedule, job.config.run.name, is_main=job.context.is_main_process)
+        collect = job.config.gc is not None and gc.isenabled()
+        if collect:
+            gc.disable()
+        try:
+            with self._stop, job.stream, reports:
+                stopped = self._train(iter(job.stream), reports)
+        finally:
+            if collect:
+                gc.enable()
+        if stopped:
+            log.warning("stopped by %s behind step %d", self._stop.name or "another rank", schedule.current_step)
+            raise SystemExit(0)
+        job.task.finalize(FinalizeContext())
+
+    def _train(self, packs: Iterator[Sequence[Any]], reports: Reports) -> bool:
+        """Whether it was stopped before the last step."""
+        job, schedule = self._job, self._job.schedule
+        first = schedule.current_step + 1
+        while schedule.current_step < schedule.total_steps:
+            pack = self._next(packs, reports)
+            with self._stop.undisturbed():
+                if pack is None:
+                    self._save()
+                    return True
+                self._step(pack, reports)
+                if job.config.checkpointing is not None and self._is_due(job.config.checkpointing.period_steps):
+                    self._save()
+            if job.config.timeout is not None and schedule.current_step == first:
+                job.context.set_timeout(job.config.timeout.step_timeout)
+        return False
+
+    def _next(self, packs: Iterator[Sequence[Any]], reports: Reports) -> Sequence[Any] | None:
+        """This rank's next pack, where all ranks have one; None where any was asked to stop. What was pulled then is
+        not trained on, and the noted state is before it."""
+        job, stop = self._job, self._stop
+        pack: Sequence[Any] = ()
+        error: Exception | None = None
+        try:
+            if stop.name is None:
+                stop.tell()
+                pack = next(packs)
+        except StopIteration:
+            done, total = job.schedule.current_step, job.schedule.total_steps
+            error = RuntimeError(
+                f"the data ended at step {done}, before total_steps={total}; lower total_steps, or provide more data"
+            )
+        except Exception as raised:
+            error = raised
+        if error is not None and stop.came():
+            job.context.logger.warning("stopped by %s; the data said: %s", stop.name, error)
+            error = None
+        before, self._metrics = self._metrics, job.stream.metrics()
+        met = self._metrics.since(before)
+        status = [error is not None, stop.name is not None, len(pack), len(pack) ** 2, met.tokens]
+        failed, stopping, count, squares, tokens = self._summed(status)
+        if stopping:
+            return None
+        if failed:
+            self._raise(error, f"the data of step {job.schedule.current_step + 1}")
+        if job.gradients.is_sharded and count**2 != self._world.world_size * squares:  # all equal, or it is less
+            raise RuntimeError(
+                f"a sharded model needs equally many microbatches on every rank, and this one has {len(pack)} of the "
+                f"{count} of step {job.schedule.current_step + 1}; pad the data (drop_last=True, or padding=True), or "
+                "take parallelism='ddp'"
+            )
+        reports.add(tokens, met.wait_s)
+        job.data.note()
+        return pack
+
+    def _step(self, pack: Sequence[Any], reports: Reports) -> None:
+        job, schedule = self._job, self._job.schedule
+        with together(f"step {schedule.current_step + 1}"):
+            self._forward_backward(pack)
+        loss = job.gradients.finish()
+        grad_norm = job.gradients.clip(job.config.gradient_clipping.max_norm)
+        job.optimizer.step()
+        job.lr_scheduler.step()
+        job.optimizer.zero_grad()
+        job.gradients.clear()
+        schedule.step()
+        reports.step(loss, grad_norm)
+        if job.config.gc is not None and self._is_due(job.config.gc.period_steps):
+            gc.collect()
+
+    def _forward_backward(self, pack: Sequence[Any]) -> None:
+        job = self._job
+        inputs = [job.task.build_forward_inputs(BuildForwardInputsContext(batch=batch)) for batch in pack]
+        alone = job.model.no_sync() if isinstance(job.model, DistributedDataParallel) else nullcontext()
+        with alone:
+            for given in inputs:
+                shared = (given.shared,) if self._shared or given.shared is not None else ()
+                output = job.model(given.input, *shared)
+                loss = job.task.compute_loss(
+                    ComputeLossContext(pipeline_results=output, state=given.state, schedule=job.schedule)
+                )
+                job.gradients.backward(loss.loss, loss.loss_weight)
+
+    def _is_due(self, period: StepActionPeriod) -> bool:
+        return self._job.schedule.should_do_action(period, True, is_post_step_action=True)
+
+    def _save(self) -> None:
+        """Save what is not saved yet."""
+        job, step = self._job, self._job.schedule.current_step
+        if job.checkpoints is not None and step != self._saved_step:
+            job.checkpoints.save(step, {**job.data.save(step), **job.trained.save()})
+            self._saved_step = step
+
+    def _summed(self, numbers: Sequence[int]) -> list[int]:
+        """The numbers, each added up over all ranks."""
+        if self._world.world_size == 1:
+            return list(numbers)
+        sums = torch.tensor(numbers, dtype=torch.int64)
+        dist.all_reduce(sums)
+        return sums.tolist()
+
+    def _raise(self, error: Exception | None, block: str) -> NoReturn:
+        """Raise error, or that another rank has one."""
+        failed = first_failure(error) if self._world.world_size > 1 else None
+        if error is not None:
+            raise error
+        assert failed is not None
+        raise RankFailedError(block, failed.rank, failed.text)
+
+
+def _needs_shared(model: nn.Module) -> bool:
+    """Whether forward cannot do without a second argument."""
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    inner = model.module if isinstance(model, DistributedDataParallel) else model
+    given = [one for one in inspect.signature(inner.forward).parameters.values() if one.kind in kinds]
+    return len(given) > 1 and given[1].default is inspect.Parameter.empty

@@ -49,8 +49,8 @@ class AutoDataConfig(BaseModel):
     | epochs | how often the dataset is read; None is without end |
     | drop_last | True drops an epoch's rows that fill no step; False serves them: ranks get fewer, or an empty pack |
     | padding | True fills an epoch's last step with its first rows, marked (PaddedPack); needs drop_last=False |
-    | buffer_size, pack_size | rows of like length together: each buffer is sorted and cut into packs, which are shuffled |
-    | max_tokens, batches_per_step | microbatches of at most so many tokens, and so many a step, in place of row counts |
+    | buffer_size, pack_size | rows of like length together: a buffer is sorted, cut into packs, and these shuffled |
+    | max_tokens, batches_per_step | microbatches of at most so many tokens, so many a step; instead of row counts |
     | num_workers, multiprocessing_context | worker processes that read and collate, and how they are started |
     | persistent_workers, prefetch_factor | whether they live on between epochs; packs each makes ahead (default 2) |
     | timeout | seconds in which a worker has to give a pack; 0 waits for ever |

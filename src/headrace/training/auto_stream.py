@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import Any, Self, cast
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from headrace.errors import StateError
@@ -197,15 +198,37 @@ class AutoDataStream:
 
 
 def _collated(collator: CollateFn, rows: Sequence[Any]) -> Any:
-    """What collator makes of these rows; a TypeError over rows of lists says how they become tensors."""
+    """What collator makes of these rows.
+
+    Rows of a Hugging Face dataset without a format are lists. A collator that takes them gets them as they are; one
+    that raises TypeError over them gets tensors of the same numbers, as from a dataset in torch's format. A TypeError
+    over those, too, says how lists become tensors.
+    """
     try:
         return collator(rows)
     except TypeError as error:
-        row = rows[0]
-        lists = [name for name, value in row.items() if isinstance(value, list)] if isinstance(row, Mapping) else []
+        lists = (
+            [name for name, value in rows[0].items() if isinstance(value, list)] if isinstance(rows[0], Mapping) else []
+        )
         if not lists:
             raise
-        raise TypeError(
-            f"{error}: the collator was given rows whose {', '.join(map(repr, lists))} are lists, as a Hugging Face "
-            "dataset has them; return dataset.with_format('torch') from the dataset factory, or make tensors of them"
-        ) from error
+        try:
+            return collator([_with_tensors(row) for row in rows])
+        except TypeError:
+            raise TypeError(
+                f"{error}: the collator was given rows whose {', '.join(map(repr, lists))} are lists, as a Hugging "
+                "Face dataset has them; return dataset.with_format('torch') from the dataset factory, or make tensors "
+                "of them"
+            ) from error
+
+
+def _with_tensors(row: Any) -> Any:
+    """The row with tensors for its lists of numbers."""
+    return {name: _as_tensor(value) if isinstance(value, list) else value for name, value in row.items()}
+
+
+def _as_tensor(value: list[Any]) -> Any:
+    try:
+        return torch.tensor(value)
+    except (TypeError, ValueError, RuntimeError):
+        return value  # texts, or lists of different lengths

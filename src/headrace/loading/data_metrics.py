@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import torch
 
-__all__ = ["CountTokens", "DataMetrics", "Meter", "PackCount", "count_pack", "count_tokens"]
+__all__ = ["CountTokens", "DataMetrics", "Meter", "PackCount", "count_pack", "count_tokens", "tensors_called"]
 
 CountTokens: TypeAlias = Callable[[Any], tuple[int, int]]
 
@@ -147,7 +147,7 @@ class _Found(NamedTuple):
 
 def _counted(microbatch: Any) -> _Found:
     for name, rule in _RULES:
-        for tensor in _fields(microbatch, name):
+        for tensor in tensors_called(microbatch, name):
             found = rule(tensor)
             if found is not None:
                 return found
@@ -156,7 +156,7 @@ def _counted(microbatch: Any) -> _Found:
     return _Found(_first_size(microbatch), 0, 0, is_guess=True)
 
 
-def _fields(tree: Any, name: str) -> Iterator[torch.Tensor]:
+def tensors_called(tree: Any, name: str) -> Iterator[torch.Tensor]:
     """The tensors called so, the outermost first."""
     children = _children(tree)
     for key, child in children:
@@ -164,7 +164,7 @@ def _fields(tree: Any, name: str) -> Iterator[torch.Tensor]:
             yield child
     for _, child in children:
         if not isinstance(child, torch.Tensor):
-            yield from _fields(child, name)
+            yield from tensors_called(child, name)
 
 
 def _children(tree: Any) -> list[tuple[Any, Any]]:

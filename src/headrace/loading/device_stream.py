@@ -41,7 +41,8 @@ def build_device_pack_stream(
     count_tokens(microbatch) -> (tokens, tokens and padding) is for `metrics()`, in place of the rules of
     headrace.loading.count_tokens; it is called before the copy.
 
-    OptionError for a negative prefetch_factor and for CUDA where there is none, TypeError for one that is no integer and for what is no pack stream.
+    OptionError for a negative prefetch_factor, and for CUDA where there is none; TypeError for a prefetch_factor that
+    is no integer, and for what is no pack stream.
     """
     for method in ("__iter__", "state_dict", "load_state_dict"):
         if not callable(getattr(stream, method, None)):
@@ -202,13 +203,13 @@ class PackIterator(Iterator[MicrobatchPack[Any]]):
         try:
             run.begin()
             pulled = run.take()
-            pack: Any = None if pulled.pack is None else self._mover.receive(pulled.pack, pulled.sent)
+            pack = None if pulled.pack is None else self._mover.receive(pulled.pack, pulled.sent)
             run.meter.waited(perf_counter() - begin_s)
             run.behind = pulled.state
             if pack is not None:
                 run.handed_out += 1
                 run.meter.add(pulled.counted)
-                return pack
+                return pack  # type: ignore[no-any-return]
         except BaseException:
             # Also for Ctrl-C: a pack may be lost on its way, so nobody goes on from here. iter() takes the inner
             # stream back to the last pack that was handed out.

@@ -3,7 +3,8 @@
 import logging
 import threading
 from collections.abc import Iterator, Sequence
-from queue import SimpleQueue
+from contextlib import suppress
+from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
 
 from headrace.loading.data_metrics import CountTokens, Meter, PackCount, count_pack
@@ -100,12 +101,13 @@ class Run:
         """The next pack, or the end."""
         return self.source.pull()
 
-    def end(self, why: str, wait_s: float = CLOSE_S) -> None:
-        """Nothing is pulled from here on. The first reason stays; again only waits."""
+    def end(self, why: str, wait_s: float | None = None) -> None:
+        """Nothing is pulled from here on; waits CLOSE_S unless told otherwise. The first reason stays; again only
+        waits."""
         if self.why is None:
             self.why = why
             self.meter.end()
-        self._stop(wait_s)
+        self._stop(CLOSE_S if wait_s is None else wait_s)
 
     def is_busy(self) -> bool:
         """Whether the inner stream is still in use although this is over."""
@@ -157,7 +159,11 @@ class RunAhead(Run):
         if thread.ident is None or thread is threading.current_thread():  # where the garbage collector happened to run
             return
         thread.join(wait_s)
-        if thread.is_alive() and wait_s >= CLOSE_S:
+        if not thread.is_alive():
+            with suppress(Empty):  # packs that nobody will ask for would keep their memory on the device
+                while True:
+                    self._ready.get_nowait()
+        elif wait_s >= CLOSE_S:
             _log.warning("the thread that pulls packs did not come back within %.0f s; it is left behind", wait_s)
 
     def _pull_ahead(self) -> None:

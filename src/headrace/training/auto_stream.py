@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from headrace.errors import StateError
+from headrace.errors import OrderError, StateError
 from headrace.loading import StatefulDataLoader, World
 from headrace.loading.epoch import EpochIterator
 from headrace.loading.order import step_plan
@@ -165,12 +165,15 @@ class AutoDataStream:
     def _packs(self) -> Iterator[MicrobatchPack[Any]]:
         while self.epochs is None or self._place()[0] < self.epochs:
             epoch = cast(EpochIterator, iter(self.loader))
-            number = epoch.start.epoch
+            number, empty = epoch.start.epoch, True
             try:
                 for pack in self._packs_of(epoch):
+                    empty = False
                     yield self._marked(pack, number) if self.loader.pad else pack
             finally:
                 epoch.close("its loop was broken off")  # and its workers with it
+            if empty and self.epochs is None:
+                raise OrderError(f"epoch {number} has no rows, and a run without end would wait for some for ever")
         self._over = True
 
     def _marked(self, pack: MicrobatchPack[Any], epoch: int) -> PaddedPack:

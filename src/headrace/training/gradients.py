@@ -48,6 +48,7 @@ class Gradients:
         parts = [module for module in model.modules() if isinstance(module, FSDPModule)]
         for part in parts:
             part.set_gradient_divide_factor(1.0)  # sums, not means over ranks: the weights are what to divide by
+            part.set_force_sum_reduction_for_comms(True)  # gloo cannot divide
         self.is_sharded = bool(parts)
         self._is_reduced = world_size > 1 and not self.is_sharded
         dtype = None if config.grad_dtype is None else getattr(torch, config.grad_dtype)

@@ -9,7 +9,7 @@ parallel.py  who makes the batches                 prefetch.py  threads         
 epoch.py     the iterator, and what it counts      device.py    tensors -> device
 pack_protocols.py  what packs are                  packs.py     microbatches -> packs, one a step
 pinning.py   packs -> pinned memory                padding.py   unequal sequences -> tensors
-pytree.py    batches of any shape as trees
+pytree.py    batches of any shape as trees         targets.py   what a microbatch weighs in the loss
 device_stream.py   packs -> device, some ahead     data_metrics.py   what was fed, and waited for
 pack_runs.py       one pass over a stream
 """
@@ -53,6 +53,7 @@ from headrace.loading.pytree import (
 )
 from headrace.loading.sampler import ElasticBatchSampler
 from headrace.loading.segments import StackSegments, stack_segments
+from headrace.loading.targets import count_targets
 from headrace.loading.world import World, resolve_world
 
 __all__ = [
@@ -80,6 +81,7 @@ __all__ = [
     "World",
     "build_device_pack_stream",
     "continued",
+    "count_targets",
     "count_tokens",
     "map_tensors",
     "num_microbatches_for_global_batch",

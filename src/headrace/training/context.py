@@ -21,7 +21,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from headrace.errors import OptionError, OrderError, RankFailedError
 from headrace.loading import World
-from headrace.training.agreement import first_failure
+from headrace.training.agreement import Failed, first_failure
 from headrace.training.mesh import DeviceMeshParameters
 
 __all__ = [
@@ -267,21 +267,20 @@ class DistributedContext:
     @contextmanager
     def _first(self, goes_first: bool, group: dist.ProcessGroup | None, block: str) -> Iterator[None]:
         if self._in_turn is not None:
-            raise RuntimeError(f"{block} within {self._in_turn}: the ranks would wait for each other for ever")
-        if not self._meshes:
-            yield
-            return
-        self._in_turn = block
+            raise RuntimeError(f"{block} within {self._in_turn}: several ranks would wait for each other for ever")
         error: BaseException | None = None
+        failed: Failed | None = None
+        self._in_turn = block
         try:
-            if goes_first or (failed := first_failure(None, group)) is None:
+            if goes_first or not self._meshes or first_failure(None, group) is None:
                 try:
                     yield
                 except BaseException as raised:
                     error = raised
-            if goes_first:
-                first_failure(error, group)
-            failed = first_failure(error)
+            if self._meshes:
+                if goes_first:
+                    first_failure(error, group)
+                failed = first_failure(error)
         finally:
             self._in_turn = None
         if error is not None:

@@ -209,7 +209,7 @@ class TokenBudgetMicrobatchPacker(_Packer):
 
     def __init__(self, loader: Any, count_targets: Callable[[Any], int] | None = None) -> None:
         dataset = getattr(loader, "dataset", None)
-        if not (getattr(dataset, "rows_are_batches", False) and hasattr(loader, "world_size")):
+        if not (getattr(dataset, "rows_are_batches", False) and hasattr(type(loader), "world_size")):
             over = "" if dataset is None else f" over {type(dataset).__name__}"
             raise TypeError(
                 f"a TokenBudgetMicrobatchPacker needs a StatefulDataLoader over TokenBudgetBatches, not a "

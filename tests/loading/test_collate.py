@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from headrace import StreamNumpyFormat, StreamStorage, stack
+from headrace import StreamArrayFormat, StreamNumpyFormat, StreamStorage, stack
 from headrace.loading import Stack
 from loading.samples import Arrays, Tensors, make
 
@@ -178,6 +178,22 @@ def test_windows_of_one_field_share_memory_with_what_was_read(plain_tokens):
     rows = plain_tokens.dataset(8).__getitems__(np.array([2, 5]))
     array = rows.stacked()["tokens"]
     assert stack()(rows)["tokens"].data_ptr() == array.ctypes.data
+
+
+def test_numpy_takes_a_batch_of_windows_for_the_array_that_its_windows_make(tmp_path, plain_tokens):
+    storage = StreamStorage(tmp_path / "array", StreamArrayFormat("<u2"))
+    with storage.sync_writer() as writer:
+        writer.append(0, np.arange(64))
+    numbers = np.array([2, 5, 1])
+    rows = storage.dataset(8).__getitems__(numbers)
+    expected = numbers[:, None] * 8 + np.arange(8)
+    for array in (np.asarray(rows), np.asarray(rows, np.int64), np.array(rows), np.stack(rows), np.asarray(rows[:])):
+        np.testing.assert_array_equal(array, expected)
+    assert (np.asarray(rows).dtype, np.asarray(rows, np.int64).dtype) == ("u2", "i8")
+    assert np.asarray(rows[:0], np.int64).shape == (0, 8)
+    with_fields = np.asarray(plain_tokens.dataset(8).__getitems__(numbers))
+    assert with_fields.shape == (3,)
+    assert with_fields[1]["tokens"].tolist() == expected[1].tolist()
 
 
 def test_a_rank_without_rows_gets_no_rows_of_the_right_type_and_shape(tokens):

@@ -159,6 +159,11 @@ class WindowBatch(Sequence[Any]):
     def __iter__(self) -> Iterator[Any]:
         return map(self._format.unpack_rows, self._rows())
 
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        """The samples stacked, for np.asarray(batch): NumPy would put them together one by one."""
+        rows = self.stacked()
+        return np.array(rows if isinstance(rows, np.ndarray) else list(self), dtype, copy=copy)
+
     @property
     def nbytes(self) -> int:
         """The memory of all windows."""

@@ -6,7 +6,8 @@ steps.py     cursor -> items of each step          window_steps.py  the same, of
 batches.py   items -> one batch                    collate.py   samples -> tensors
 segments.py  windows with spans and packed rows -> tensors in which documents stay apart
 parallel.py  who makes the batches                 prefetch.py  threads            workers.py   processes
-epoch.py     the iterator, and what it counts      device.py    tensors -> device
+parcels.py   batches on their way from a process   device.py    tensors -> device
+epoch.py     the iterator, and what it counts
 pack_protocols.py  what packs are                  packs.py     microbatches -> packs, one a step
 pinning.py   packs -> pinned memory                padding.py   unequal sequences -> tensors
 pytree.py    batches of any shape as trees         targets.py   what a microbatch weighs in the loss

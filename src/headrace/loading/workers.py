@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from multiprocessing.connection import wait
-from multiprocessing.reduction import ForkingPickler
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,6 +19,7 @@ from torch.utils.data._utils import signal_handling
 
 from headrace.errors import WorkerError
 from headrace.loading.batches import BatchMaker
+from headrace.loading.parcels import Parcel
 from headrace.loading.sampler import ElasticBatchSampler
 from headrace.planning import Cursor, derive_seed
 from headrace.views.skipping import Skipped, SkippedItems
@@ -51,7 +51,7 @@ class Reported(NamedTuple):
 
 
 class WorkerDataset(torch.utils.data.Dataset[Any]):
-    """What a worker holds: an item of it is a whole batch, one Reported, or the Failure met instead."""
+    """What a worker holds: an item of it is a whole batch, or one Reported, in a Parcel, or the Failure met instead."""
 
     def __init__(self, make: BatchMaker, skipped: SkippedItems | None = None) -> None:
         self._make = make
@@ -60,9 +60,9 @@ class WorkerDataset(torch.utils.data.Dataset[Any]):
     def __getitems__(self, items: Sequence[int]) -> Any:
         """The collated batch of these items."""
         try:
-            batch = self._made(np.asarray(items, np.int64))
-            _Sendable().dump(batch)
-            return batch
+            # torch sends from a thread whose errors nobody hears: the batch would be waited for in vain. So it is made
+            # ready here, where one that cannot be pickled, or no memory left to share, is an error like any other.
+            return Parcel(self._made(np.asarray(items, np.int64)))
         except Exception as error:
             return Failure(type(error).__name__, _text(error), self._make.named(items), traceback.format_exc())
 
@@ -76,32 +76,6 @@ class WorkerDataset(torch.utils.data.Dataset[Any]):
         with self._skipped.reporting() as met:
             batch = self._make(items)
         return Reported(batch, tuple(met.values())) if met else batch
-
-
-class _Nothing:
-    """A file that keeps nothing."""
-
-    def write(self, data: Any) -> None:
-        """Forget data."""
-
-
-class _Sendable(ForkingPickler):
-    """Dumps a batch to nowhere, and moves its tensors to shared memory on the way.
-
-    A worker sends its batches from a thread whose errors nobody hears: a batch that cannot be pickled, or for which
-    there is no shared memory left, would be waited for in vain. Here both are errors like any other.
-    """
-
-    def __init__(self) -> None:
-        super().__init__(_Nothing(), 5)
-
-    def persistent_id(self, part: Any) -> str | None:
-        """Tensors are shared, and not looked into."""
-        if not isinstance(part, torch.Tensor):
-            return None
-        if part.layout == torch.strided and part.device.type == "cpu":
-            part.share_memory_()  # type: ignore[no-untyped-call]  # nothing happens to one that is shared
-        return "tensor"
 
 
 class WorkerPool:

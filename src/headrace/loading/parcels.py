@@ -1,0 +1,122 @@
+"""Batches on their way from a worker process: one message a batch, and one piece of shared memory for its tensors.
+
+    batch --> body: everything but the large tensors, small ones included
+         '--> content: the large tensors, end to end, in shared memory
+
+torch by itself sends every tensor as a file descriptor, which the receiver must ask for over a connection of its own:
+a few hundred microseconds each, many times the cost of making the batch. What torch alone can send (tensors that are
+shared already, views, subclasses, other layouts) goes its way as ever.
+"""
+
+import threading
+from io import BytesIO
+from multiprocessing.reduction import ForkingPickler
+from typing import Any
+
+import torch
+
+__all__ = ["Parcel"]
+
+SMALL_BYTES = 16 * 1024  # as much is copied faster than it is shared
+ALIGNED_BYTES = 64
+
+
+class Parcel:
+    """A batch that is sent at once: whoever unpickles it has the batch.
+
+    Its large tensors then lie in one piece of shared memory, which lives as long as any of them. Raises what pickling
+    the batch raises, or RuntimeError when there is no shared memory left.
+    """
+
+    def __init__(self, batch: Any) -> None:
+        packing = _Packing()
+        packing.dump(batch)
+        self._body = packing.body.getvalue()
+        self._content = _end_to_end(packing.large, packing.size_bytes) if packing.large else None
+
+    def __reduce__(self) -> Any:
+        return _opened, (self._body, self._content)
+
+
+class _Packing(ForkingPickler):
+    """Pickles a batch and leaves its large tensors out."""
+
+    def __init__(self) -> None:
+        self.body = BytesIO()
+        self.large: list[tuple[int, torch.Tensor]] = []  # (offset, tensor)
+        self.size_bytes = 0
+        super().__init__(self.body, 5)
+
+    def reducer_override(self, part: Any) -> Any:
+        """How a tensor is sent; of all else, what pickle knows."""
+        if not isinstance(part, torch.Tensor):
+            return NotImplemented
+        if not _is_plain(part):
+            if part.layout == torch.strided and part.device.type == "cpu":
+                part.share_memory_()  # type: ignore[no-untyped-call]  # nothing happens to one that is shared
+            return NotImplemented
+        if part.nbytes <= SMALL_BYTES:
+            return _small, (part.dtype, part.shape, bytearray(_bytes_of(part).numpy()))
+        begin = self.size_bytes
+        self.large.append((begin, part))
+        self.size_bytes = begin + -(-part.nbytes // ALIGNED_BYTES) * ALIGNED_BYTES
+        return _large, (part.dtype, part.shape, part.stride(), begin)
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    """Whether it is nothing but its own bytes."""
+    return (
+        type(tensor) is torch.Tensor
+        and tensor.layout == torch.strided
+        and tensor.device.type == "cpu"
+        and not tensor.requires_grad
+        and not tensor.is_quantized
+        and not tensor.is_conj()
+        and not tensor.is_neg()
+        and tensor.is_contiguous()
+        and tensor.untyped_storage().nbytes() == tensor.nbytes  # no view of more
+        and not tensor.is_shared()  # type: ignore[no-untyped-call]
+    )
+
+
+def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.view(-1).view(torch.uint8)
+
+
+def _end_to_end(large: list[tuple[int, torch.Tensor]], size_bytes: int) -> torch.Tensor:
+    storage = torch.UntypedStorage._new_shared(size_bytes)  # type: ignore[no-untyped-call]
+    content: torch.Tensor = torch.empty(0, dtype=torch.uint8).set_(storage)
+    for begin, tensor in large:
+        content[begin : begin + tensor.nbytes].copy_(_bytes_of(tensor))
+    return content
+
+
+class _Opening(threading.local):
+    """The content of the parcel that is being opened in this thread."""
+
+    content: torch.Tensor | None = None
+
+
+_opening = _Opening()
+
+
+def _opened(body: bytes, content: torch.Tensor | None) -> Any:
+    before, _opening.content = _opening.content, content
+    try:
+        return ForkingPickler.loads(body)
+    finally:
+        _opening.content = before
+
+
+def _large(dtype: torch.dtype, shape: torch.Size, stride: tuple[int, ...], begin: int) -> torch.Tensor:
+    assert _opening.content is not None, "a parcel with large tensors has a content"
+    # No view of content: to autograd, what happens to one of a batch's tensors would happen to all of them.
+    made = torch.empty(0, dtype=dtype)
+    made.set_(_opening.content.untyped_storage(), begin // dtype.itemsize, shape, stride)
+    return made
+
+
+def _small(dtype: torch.dtype, shape: torch.Size, data: bytearray) -> torch.Tensor:
+    if not data:
+        return torch.empty(shape, dtype=dtype)
+    return torch.frombuffer(data, dtype=dtype).view(shape)

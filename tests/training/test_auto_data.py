@@ -32,6 +32,9 @@ SIZES = {"global_batch_size": 4, "microbatch_size": 2}
 WORKERS = {"num_workers": 2, "multiprocessing_context": "fork"}
 
 
+BUDGET = {"max_tokens": 8, "batches_per_step": 4}
+
+
 class Numbers:
     """Sample i is i, if it is a good one."""
 
@@ -388,3 +391,64 @@ def test_microbatches_of_token_budgets_hold_the_budget_and_every_sample_once():
     parts = [part for packs in zip(*streams, strict=True) for pack in packs for part in pack]
     assert all(max(lengths[row] for row in part) * len(part) <= 26 for part in parts)
     assert sorted(row for part in parts for row in part) == list(range(101))
+
+
+def labelled(rows):
+    """Rows are lengths: so many labels each, the first of which is none."""
+    labels = torch.zeros(len(rows), max(rows), dtype=torch.int64)
+    labels[:, 0] = -100
+    return {"labels": labels}
+
+
+@pytest.mark.parametrize("workers", [{}, WORKERS], ids=["alone", "workers"])
+def test_packs_of_token_budgets_count_the_targets_of_each_microbatch(workers):
+    lengths = [1 + index % 4 for index in range(40)]
+    streams = streams_of(WithLengths(lengths, lengths), BUDGET | workers, 2, labelled)
+    packs = [pack for stream in streams for pack in stream]
+    for pack in packs:
+        assert pack.num_targets.tolist() == [int((part["labels"] != -100).sum()) for part in pack]
+    assert sum(pack.num_targets.sum() for pack in packs) > 0
+    uncountable = stream_of(WithLengths(lengths, lengths), BUDGET, collator=lambda rows: {"rows": list(rows)})
+    assert all(type(pack) is list for pack in uncountable)
+    for stream in streams:
+        stream.close()
+
+
+def test_a_step_with_too_few_samples_gives_shorter_packs_and_the_collator_no_empty_list():
+    def collator(rows):
+        assert len(rows) > 0
+        return list(rows)
+
+    streams = streams_of(WithLengths(range(3), [8, 8, 8]), BUDGET, 4, collator)
+    packs = [next(iter(stream)) for stream in streams]
+    assert sorted(map(len, packs)) == [0, 1, 1, 1]
+
+
+def test_an_error_within_a_pack_leaves_the_state_at_the_pack_before_it():
+    class Once(Numbers):
+        def __getitem__(self, index):
+            if index == self.bad:
+                self.bad = None
+                raise LookupError("not now")
+            return index
+
+    lengths = [3] * 40
+    reference = list(stream_of(WithLengths(range(40), lengths), BUDGET))
+    bad = reference[1][2][0]
+    stream = stream_of(WithLengths(Once(40, bad=bad), lengths), BUDGET)
+    packs = iter(stream)
+    assert next(packs) == reference[0]
+    before = stream.state_dict()
+    with pytest.raises(LookupError):
+        next(packs)
+    assert stream.state_dict() == before
+    assert list(stream) == reference[1:]
+
+
+def test_a_state_from_within_a_step_is_refused():
+    stream = stream_of(WithLengths(range(40), [3] * 40), BUDGET)
+    within = iter(stream.loader)
+    next(within)
+    state = {"state": json.dumps(stream.loader.state_dict())}
+    with pytest.raises(StateError, match="within a step: 1 of its 4 batches"):
+        stream_of(WithLengths(range(40), [3] * 40), BUDGET).load_state_dict(state)

@@ -8,7 +8,6 @@ and any number of ranks goes on with it.
 """
 
 import logging
-from functools import partial
 from typing import Any, Literal, Self
 
 import torch
@@ -18,7 +17,7 @@ from headrace.errors import OptionError, OrderError
 from headrace.loading import PinMemoryMicrobatchPackStream, Stack, StatefulDataLoader, World
 from headrace.loading.pack_protocols import CollateFn, MicrobatchPackStream
 from headrace.planning import check_division
-from headrace.training.auto_stream import AutoDataStream, BatchCollate, PackCollate, token_packs
+from headrace.training.auto_stream import AutoDataStream, BatchCollate, BudgetPacks, PackCollate
 from headrace.training.context import data_parallel_world
 from headrace.training.data import DatasetFactory, InitializeDataProviderContext
 from headrace.views import (
@@ -182,15 +181,12 @@ class AutoDataProvider:
         return AutoDataStream(loader, epochs=self._config.epochs)
 
     def _of_token_budgets(self, dataset: Any, world: World) -> AutoDataStream:
-        per_step, rest = divmod(dataset.rows_per_step, world.world_size)
-        if rest:
+        if dataset.rows_per_step % world.world_size:
             raise OptionError(
                 "batches_per_step", dataset.rows_per_step, f"a multiple of {world.world_size}, the data-parallel ranks"
             )
         loader = self._loader(dataset, BatchCollate(self._collator), world, world.world_size)
-        return AutoDataStream(
-            loader, epochs=self._config.epochs, per_step=per_step, packs_of=partial(token_packs, per_step)
-        )
+        return AutoDataStream(loader, epochs=self._config.epochs, packs=BudgetPacks(loader))
 
     def _loader(self, dataset: Any, collate: CollateFn, world: World, rows: int) -> StatefulDataLoader:
         config = self._config

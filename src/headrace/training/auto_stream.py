@@ -1,10 +1,9 @@
 """The stream that AutoDataProvider gives: a loader's batches as packs, over several epochs, with one small state."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import islice
+from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self, cast
+from typing import Any, NamedTuple, Self, cast
 
 import numpy as np
 import torch
@@ -12,14 +11,15 @@ from numpy.typing import NDArray
 
 from headrace.errors import OrderError, StateError
 from headrace.loading import StatefulDataLoader, World
-from headrace.loading.epoch import EpochIterator
 from headrace.loading.order import step_plan
 from headrace.loading.pack_protocols import CollateFn, MicrobatchPack
+from headrace.loading.packs import TokenBudgetMicrobatchPacker, TokenPack
+from headrace.loading.targets import count_targets
 from headrace.planning import steps_left
 from headrace.views import is_windowed
 from headrace.views.ending import reach_of
 
-__all__ = ["AutoDataStream", "BatchCollate", "PackCollate", "PaddedPack", "token_packs"]
+__all__ = ["AutoDataStream", "BatchCollate", "BudgetPacks", "PackCollate", "PaddedPack"]
 
 
 class PackCollate:
@@ -35,21 +35,52 @@ class PackCollate:
         return [_collated(self.collator, rows[begin : begin + size]) for begin in range(0, len(rows), size)]
 
 
+class Counted(NamedTuple):
+    """A microbatch, and how many tokens it predicts; None where that cannot be told."""
+
+    microbatch: Any
+    num_targets: int | None
+
+
 class BatchCollate:
-    """The samples of a token-budget batch to a microbatch; None for a batch of none, which fills a step up."""
+    """The samples of a token-budget batch to a microbatch, Counted; None for a batch of none, which fills a step up."""
 
     def __init__(self, collator: CollateFn) -> None:
         self.collator = collator
 
-    def __call__(self, samples: Sequence[Any]) -> Any:
+    def __call__(self, samples: Sequence[Any]) -> Counted | None:
         """The microbatch."""
-        return _collated(self.collator, samples) if len(samples) else None
+        if len(samples) == 0:
+            return None
+        microbatch = _collated(self.collator, samples)
+        try:
+            return Counted(microbatch, count_targets(microbatch))
+        except TypeError:  # a task that has no use for the count should not fail for want of it
+            return Counted(microbatch, None)
 
 
-def token_packs(per_step: int, batches: Iterator[Any]) -> Iterator[MicrobatchPack[Any]]:
-    """Packs of per_step batches each, less those without a sample."""
-    while group := list(islice(batches, per_step)):
-        yield [batch for batch in group if batch is not None]
+class BudgetPacks:
+    """A loader of Counted microbatches, with TokenPacks in their place; lists where they could not be counted.
+
+    Batches without a sample are left out, so that a pack may have fewer microbatches than those of other ranks.
+    """
+
+    def __init__(self, loader: StatefulDataLoader) -> None:
+        self._packer = TokenBudgetMicrobatchPacker(loader, lambda _: 0)
+        self.state_dict = self._packer.state_dict
+        self.load_state_dict = self._packer.load_state_dict
+
+    def __iter__(self) -> Iterator[MicrobatchPack[Any]]:
+        for pack in self._packer:
+            parts: list[Counted] = [part for part in pack if part is not None]
+            microbatches = [part.microbatch for part in parts]
+            counts = [part.num_targets for part in parts if part.num_targets is not None]
+            yield TokenPack(microbatches, counts) if len(counts) == len(parts) else microbatches
+
+    @property
+    def microbatches_per_step(self) -> int:
+        """Batches of a step that this rank gets."""
+        return self._packer.microbatches_per_step
 
 
 class PaddedPack(list[Any]):
@@ -68,23 +99,16 @@ class AutoDataStream:
     that was handed out, or where a loaded state says; behind the last pack of all it begins anew. An iterator that is
     overtaken by a newer one, by load_state_dict() or by close() raises ClosedError.
 
-    packs_of(loader's epoch) makes packs of its batches, per_step batches each.
+    packs makes packs of the loader's batches, and has its state between them; without it the batches are packs.
     """
 
     is_elastic = True
 
-    def __init__(
-        self,
-        loader: StatefulDataLoader,
-        *,
-        epochs: int | None,
-        per_step: int = 1,
-        packs_of: Callable[[Iterator[Any]], Iterator[MicrobatchPack[Any]]] = iter,
-    ) -> None:
+    def __init__(self, loader: StatefulDataLoader, *, epochs: int | None, packs: BudgetPacks | None = None) -> None:
         self.loader = loader
         self.epochs = epochs
-        self._per_step = per_step
-        self._packs_of = packs_of
+        self._source: StatefulDataLoader | BudgetPacks = loader if packs is None else packs
+        self._per_step = 1 if packs is None else packs.microbatches_per_step
         self._over = False
         self._counted: dict[int, int] = {}  # rows of epochs
         self._plan = step_plan(
@@ -100,7 +124,7 @@ class AutoDataStream:
             self._over = False
             self.loader.set_epoch(0)
         else:
-            self.loader.load_state_dict(self.loader.state_dict())  # else a loader starts a broken-off epoch over
+            self._source.load_state_dict(self._source.state_dict())  # else a loader starts a broken-off epoch over
         return self._packs()
 
     def __enter__(self) -> Self:
@@ -143,7 +167,7 @@ class AutoDataStream:
 
     def state_dict(self) -> dict[str, Any]:
         """Where the consumer is: {"state": JSON}, always this one key, which checkpoints by template ask for."""
-        return {"state": json.dumps(self.loader.state_dict())}
+        return {"state": json.dumps(self._source.state_dict())}
 
     def load_state_dict(self, state_dict: Mapping[str, Any], /) -> None:
         """Begin the next iter() there. StateMismatchError for a state of other data, seed or order, StateError for what
@@ -155,7 +179,7 @@ class AutoDataStream:
             state = json.loads(text)
         except ValueError as error:
             raise StateError(f"the state of this stream is damaged, its text is no JSON: {error}") from None
-        self.loader.load_state_dict(state)
+        self._source.load_state_dict(state)
         self._over = False
 
     def describe(self) -> dict[str, Any]:
@@ -164,14 +188,14 @@ class AutoDataStream:
 
     def _packs(self) -> Iterator[MicrobatchPack[Any]]:
         while self.epochs is None or self._place()[0] < self.epochs:
-            epoch = cast(EpochIterator, iter(self.loader))
-            number, empty = epoch.start.epoch, True
+            packs: Any = iter(self._source)
+            number, empty = self._place()[0], True
             try:
-                for pack in self._packs_of(epoch):
+                for pack in packs:
                     empty = False
                     yield self._marked(pack, number) if self.loader.pad else pack
             finally:
-                epoch.close("its loop was broken off")  # and its workers with it
+                packs.close()  # a loop that is broken off leaves no worker behind
             if empty and self.epochs is None:
                 raise OrderError(f"epoch {number} has no rows, and a run without end would wait for some for ever")
         self._over = True
@@ -185,7 +209,7 @@ class AutoDataStream:
 
     def _place(self) -> tuple[int, int]:
         """The epoch, and the rows of it that the ranks have got together."""
-        state = self.loader.state_dict()
+        state = self._source.state_dict()
         return state["epoch"], state["position"]
 
     def _rows(self, epoch: int) -> int:

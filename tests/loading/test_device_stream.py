@@ -391,21 +391,21 @@ def test_a_process_that_closes_nothing_exits(how, end):
 
 def test_a_thread_that_is_stuck_is_left_behind_with_a_warning(monkeypatch, caplog):
     monkeypatch.setattr(pack_runs, "CLOSE_S", 0.05)
-    gate = threading.Event()
+    gate, at_gate = threading.Event(), threading.Event()
 
     class Gated(NumberedPacks):
         def _packs(self):
             for pack in super()._packs():
                 yield pack
                 if self.pulls == 2:
+                    at_gate.set()
                     gate.wait()
 
     inner = Gated()
     stream = built(3, inner)
     packs = iter(stream)
     next(packs)
-    while inner.pulls < 2:
-        assert inner.pulled.acquire(timeout=10)
+    assert at_gate.wait(10)
     with caplog.at_level(logging.WARNING):
         stream.close()
     assert "did not come back" in caplog.text
@@ -414,10 +414,9 @@ def test_a_thread_that_is_stuck_is_left_behind_with_a_warning(monkeypatch, caplo
     for use in (lambda: iter(stream), lambda: stream.load_state_dict({"place": [0, 0]})):
         with pytest.raises(ClosedError, match="still waiting for a pack of Gated"):
             use()
+    (thread,) = pack_threads()
     gate.set()
-    (thread,) = pack_threads() or [threading.current_thread()]
-    if thread is not threading.current_thread():
-        thread.join(10)
+    thread.join(10)
     assert numbers(stream) == [(0, pack) for pack in range(1, 6)]
 
 

@@ -14,7 +14,8 @@ class JobSchedule:
 
     total_steps is the configured number, else that of the data. Of data that was gone on with, what is left of it
     counts (its `steps_left`, where it has that): with another global batch size than before nothing is left out.
-    OptionError (a ValueError) where more steps are configured than there is data for, and where nobody says how many.
+    OptionError (a ValueError) where more steps are configured than there is data for, where nobody says how many, and
+    where the data has not one.
     """
 
     def __init__(self, config: JobScheduleConfig, stream: MicrobatchPackStream, current_step: int = 0) -> None:
@@ -29,6 +30,12 @@ class JobSchedule:
         total = available if config.total_steps is None else config.total_steps
         if total is None:
             raise OptionError("total_steps", None, "a number, since the data has no end that is known")
+        if total == 0:  # else a job that trains nothing would end as if it had
+            raise OptionError(
+                "total_steps",
+                stream.total_steps,  # a stream may say better why there are none
+                "at least 1: the data does not fill one step; give it smaller ones, or drop_last=False",
+            )
         self._current_step = current_step
         self._total_steps = total
 

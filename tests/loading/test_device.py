@@ -103,3 +103,61 @@ def test_on_a_gpu_a_batch_is_there_for_the_current_stream(pin_memory):
     for step in range(50):
         batch = mover({"a": torch.full((1 << 20,), step, dtype=torch.int32)})
         assert int(batch["a"].sum()) == step << 20
+
+
+class Recorder:
+    """Stands in for torch.cuda's streams and events, and notes what is asked of them in order."""
+
+    def __init__(self, name, log):
+        self.name, self.log = name, log
+
+    def __enter__(self):
+        self.log.append(f"begin {self.name}")
+
+    def __exit__(self, *_):
+        self.log.append(f"end {self.name}")
+
+    def record(self, stream):
+        self.log.append(f"{self.name} behind {stream.name}")
+
+    def wait_event(self, event):
+        self.log.append(f"{self.name} waits for {event.name}")
+
+
+def test_a_copy_is_sent_on_a_stream_of_its_own_and_awaited_by_the_stream_that_reads_it(monkeypatch):
+    log = []
+    current = Recorder("current", log)
+    counts = {"event": 0, "side": 0}
+
+    def made(name):
+        counts[name] += 1
+        return Recorder(f"{name} {counts[name]}", log)
+
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: made("side"))
+    monkeypatch.setattr(torch.cuda, "Event", lambda: made("event"))
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: stream)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: current)
+    copied = torch.Tensor.to
+
+    def to(tensor, device, **options):
+        log.append(f"copy {options}")
+        return copied(tensor, device)
+
+    monkeypatch.setattr(torch.Tensor, "to", to)
+    monkeypatch.setattr(torch.Tensor, "record_stream", lambda tensor, stream: log.append(f"kept for {stream.name}"))
+    mover = DeviceMover(torch.device("meta"))
+    mover._has_streams = True
+    first = mover.send({"a": torch.ones(1)})
+    second = mover.send([torch.ones(1), torch.ones(1), "text"])
+    sent = [*log]
+    copy = "copy {'non_blocking': True}"
+    assert sent == [
+        *("begin side 1", copy, "event 1 behind side 1", "end side 1"),
+        *("begin side 1", copy, copy, "event 2 behind side 1", "end side 1"),
+    ]
+    assert mover.receive(*first)["a"].device.type == "meta"
+    assert mover.receive(*second)[2] == "text"
+    assert log[len(sent) :] == [
+        *("current waits for event 1", "kept for current"),
+        *("current waits for event 2", "kept for current", "kept for current"),
+    ]

@@ -6,7 +6,7 @@ import json
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace import BufferSortedDataset, ShuffledDataset, TokenBudgetBatches, WithLengths
+from headrace import BufferSortedDataset, ShuffledDataset, TokenBudgetBatches, WithLengths, build_device_pack_stream
 from training.ranks import dealt_back, global_rows, global_steps, rows_of, stream_of, streams_of
 
 WORKERS = {"num_workers": 2, "multiprocessing_context": "fork"}
@@ -114,6 +114,31 @@ def test_a_resume_with_another_global_batch_reads_the_rows_behind_the_position(j
     got = global_steps(streams)
     assert len(got) == left
     assert [row for step in got for row in step] == [row for step in steps[done:] for row in step]
+
+
+@settings(max_examples=15)
+@given(jobs(), st.data())
+def test_packs_ahead_are_invisible_in_the_states_too(job, data):
+    dataset, config, rows = job
+    steps = expected(dataset, config, rows)
+    done, state = 0, None
+    for _ in range(3):
+        world_size, sizes = data.draw(layouts(rows))
+        ahead = data.draw(st.integers(0, 3))
+        streams = [
+            build_device_pack_stream(each, "cpu", ahead) for each in streams_of(dataset, config | sizes, world_size)
+        ]
+        if state is not None:
+            for stream in streams:
+                stream.load_state_dict(json.loads(state))
+        more = data.draw(st.integers(0, len(steps) - done))
+        packs = list(itertools.islice(zip(*streams, strict=True), more))
+        assert [global_rows(pack) for pack in packs] == steps[done : done + more]
+        done += more
+        (state,) = {json.dumps(stream.state_dict()) for stream in streams}
+        assert {stream.steps_left for stream in streams} == {len(steps) - done}
+        for stream in streams:
+            stream.close()
 
 
 @settings(max_examples=6)

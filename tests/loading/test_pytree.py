@@ -6,7 +6,7 @@ import pickle
 import threading
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import pytest
@@ -171,6 +171,79 @@ def test_classes_that_refuse_assignment_and_copies_are_nodes():
 def test_a_class_that_inherits_from_a_dataclass_is_one():
     changed = doubled(Undecorated([1]))
     assert (type(changed), changed.tokens, changed.length) == (Undecorated, [2], 2)
+
+
+T = TypeVar("T")
+
+
+@dataclasses.dataclass
+class Box(Generic[T]):
+    content: T
+
+
+@dataclasses.dataclass
+class Refusal(Exception):
+    why: Any
+
+
+class Module(torch.nn.Module):
+    pass
+
+
+@dataclasses.dataclass(eq=False)
+class Layer(Module):
+    scale: Any
+
+    def __post_init__(self):
+        super().__init__()
+
+
+def test_generic_classes_are_nodes_and_exceptions_are_leaves():
+    changed = doubled(Box[int](2))
+    assert (type(changed), changed.content) == (Box, 4)
+    refusal = Refusal(1)
+    assert tree_leaves([refusal]) == [refusal]
+
+
+def test_a_dataclass_of_another_making_is_put_together_with_all_it_had():
+    class Described(Layer):
+        pass
+
+    layer = Described(3)
+    layer.register_buffer("seen", torch.ones(1))
+    changed = doubled(layer)
+    assert (changed.scale, changed.seen.tolist()) == (6, [1])
+    assert list(changed.state_dict()) == ["seen"]
+
+
+@dataclasses.dataclass
+class Checked:
+    x: Any
+
+    @property
+    def y(self):
+        return self._y
+
+    @y.setter
+    def y(self, value):
+        self._y = f"set to {value}"
+
+
+def test_properties_of_a_dataclass_are_left_alone():
+    checked = Checked(1)
+    checked.y = 5
+    changed = doubled(checked)
+    assert (changed.x, changed.y) == (2, "set to 5")
+
+
+def test_fields_given_out_of_order_or_deleted_are_found():
+    batch = Batch([1], 2)
+    del batch.tokens
+    assert tree_leaves_with_path(batch) == [(("name",), 2), (("length",), 1)]
+    batch.tokens = [3]
+    assert [leaf for _, leaf in tree_leaves_with_path(batch)] == [3, 2, 1]
+    changed = doubled(batch)
+    assert (changed.tokens, changed.name, changed.length) == ([6], 4, 2)
 
 
 def test_classes_made_within_functions_are_nodes_each_by_itself():

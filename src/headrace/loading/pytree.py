@@ -97,7 +97,7 @@ def _meet(kind: type) -> None:
         if optree.register_pytree_node.get(kind, namespace=NAMESPACE) is None and not _is_tuple_by_name(kind):
             if issubclass(kind, Mapping):
                 _register(kind, _flatten_mapping, _mapping)
-            elif dataclasses.is_dataclass(kind):
+            elif dataclasses.is_dataclass(kind) and not issubclass(kind, BaseException):
                 _register_dataclass(kind)
             elif issubclass(kind, list):
                 _register(kind, _flatten_list, _list)
@@ -140,11 +140,15 @@ def _register(kind: Any, flatten: Callable[[Any], _Flat], unflatten: Callable[[A
 
 def _register_dataclass(kind: type) -> None:
     names = tuple(field.name for field in dataclasses.fields(kind))
+    simple = _Kept(kind, names, None)
+    has_dict_only = kind.__dictoffset__ != 0 and not any(vars(above).get("__slots__") for above in kind.__mro__)
 
     def flatten(node: Any) -> _Flat:
+        if has_dict_only and tuple(node.__dict__) == names:  # as most are: it has its fields, and nothing else
+            return tuple(node.__dict__.values()), simple, names
         present = tuple(name for name in names if hasattr(node, name))  # field(init=False) may never have been set
-        rest = _attributes(node)
         children = [getattr(node, name) for name in present]
+        rest = _attributes(node)
         for name in present:
             rest.pop(name, None)
         return children, _Kept(kind, present, rest), present
@@ -154,10 +158,12 @@ def _register_dataclass(kind: type) -> None:
 
 def _dataclass(kept: _Kept, children: Iterable[Any]) -> Any:
     node: Any = object.__new__(kept.kind)
-    for name, value in kept.rest.items():
+    fields = zip(kept.entries, children, strict=True)
+    if kept.rest is None:
+        node.__dict__.update(fields)
+        return node
+    for name, value in (*kept.rest.items(), *fields):
         object.__setattr__(node, name, value)  # frozen ones, too
-    for name, value in zip(kept.entries, children, strict=True):
-        object.__setattr__(node, name, value)
     return node
 
 

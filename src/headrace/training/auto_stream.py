@@ -15,7 +15,7 @@ from headrace.loading.order import step_plan
 from headrace.loading.pack_protocols import CollateFn, MicrobatchPack
 from headrace.loading.packs import TokenBudgetMicrobatchPacker, TokenPack
 from headrace.loading.targets import count_targets
-from headrace.planning import steps_left
+from headrace.planning import Cursor, steps_left
 from headrace.views import is_windowed
 from headrace.views.ending import reach_of
 
@@ -158,12 +158,11 @@ class AutoDataStream:
         """
         if self.epochs is None:
             return None
-        epoch, position = self._place()
-        if epoch >= self.epochs:
+        cursor, plan = self._cursor(), self._plan
+        if cursor.epoch >= self.epochs:
             return 0
-        plan = self._plan
-        here = steps_left(self._rows(epoch), position, plan.global_batch_size, plan.drop_last) // self._per_step
-        return here + self._steps_of_epochs(epoch + 1, self.epochs)
+        here = steps_left(self._rows(cursor.epoch), cursor.position, plan.global_batch_size, plan.drop_last)
+        return here // self._per_step + self._steps_of_epochs(cursor.epoch + 1, self.epochs)
 
     def state_dict(self) -> dict[str, Any]:
         """Where the consumer is: {"state": JSON}, always this one key, which checkpoints by template ask for."""
@@ -187,9 +186,9 @@ class AutoDataStream:
         return {**self.loader.describe(), "epochs": self.epochs}
 
     def _packs(self) -> Iterator[MicrobatchPack[Any]]:
-        while self.epochs is None or self._place()[0] < self.epochs:
+        while not self._is_at_end():
             packs: Any = iter(self._source)
-            number, empty = self._place()[0], True
+            number, empty = self._cursor().epoch, True
             try:
                 for pack in packs:
                     empty = False
@@ -201,16 +200,26 @@ class AutoDataStream:
         self._over = True
 
     def _marked(self, pack: MicrobatchPack[Any], epoch: int) -> PaddedPack:
-        is_last = self._place()[0] != epoch
+        is_last = self._cursor().epoch != epoch
         most = cast(PackCollate, self.loader.collate_fn).microbatch_size
         real = self.loader.local_batch_size - (self.loader.padding if is_last else 0)
         ends = most * np.arange(1, len(pack) + 1, dtype=np.int64)
         return PaddedPack(pack, np.clip(ends - real, 0, most))
 
-    def _place(self) -> tuple[int, int]:
+    def _is_at_end(self) -> bool:
+        if self.epochs is None:
+            return False
+        cursor = self._cursor()
+        if cursor.epoch == self.epochs - 1 and cursor.position:
+            # A rest that fills no step, now that they are larger than in the run before: a loader would go on to the
+            # next epoch, and there is none.
+            return not self._plan.has_step(cursor)
+        return cursor.epoch >= self.epochs
+
+    def _cursor(self) -> Cursor:
         """The epoch, and the rows of it that the ranks have got together."""
         state = self._source.state_dict()
-        return state["epoch"], state["position"]
+        return Cursor(state["epoch"], state["position"], state["window"], state["row"])
 
     def _rows(self, epoch: int) -> int:
         if epoch not in self._counted:

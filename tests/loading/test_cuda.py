@@ -198,12 +198,15 @@ def test_a_stream_that_is_closed_gives_its_packs_memory_back():
 def test_packs_go_to_the_device_that_is_current_where_the_stream_is_built():
     if torch.cuda.device_count() < 2:
         pytest.skip("needs two CUDA devices")
+    current = set()
+    packs = Packs(before=lambda number: current.add(torch.cuda.current_device()))
     with torch.cuda.device(1):
-        stream = built(Packs(), "cuda", 2)
+        stream = built(packs, "cuda", 2)
     with stream:
         for number, pack in enumerate(stream):
             assert pack[0].ids.device == torch.device("cuda", 1)
             assert int(sums(pack)[0]) == number * SIZE
+    assert current == {1}  # in the thread
 
 
 @pytest.mark.parametrize("pin_memory", [True, False])

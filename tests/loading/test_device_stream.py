@@ -437,6 +437,51 @@ def test_ctrl_c_at_any_line_loses_no_pack(depth):
     assert nth > 10
 
 
+@pytest.mark.parametrize("depth", [0, 2])
+@pytest.mark.parametrize("what", ["close", "iter", "load"])
+def test_ctrl_c_in_any_other_call_loses_no_pack_either(depth, what):
+    nth, finished = 0, False
+    while not finished:
+        nth += 1
+        stream = built(depth)
+        packs = iter(stream)
+        got = [next(packs), next(packs)]
+        match what:
+            case "close":
+                finished = not interrupted(stream.close, nth)
+            case "iter":
+                newer = []  # one that is dropped at once ends in a finalizer, where nothing is raised
+                finished = not interrupted(lambda: newer.append(iter(stream)), nth)  # noqa: B023
+            case "load":
+                state = stream.state_dict()
+                finished = not interrupted(lambda: stream.load_state_dict(state), nth)  # noqa: B023
+        assert numbers(got) + numbers(stream) == [(0, pack) for pack in range(6)], nth
+        assert pack_threads() == []
+    assert nth > 5
+
+
+@pytest.mark.parametrize("depth", [0, 2])
+def test_an_inner_stream_that_cannot_be_closed_is_no_reason_to_wait_for_ever(depth, caplog):
+    class Clinging(NumberedPacks):
+        def _packs(self):
+            try:
+                yield from super()._packs()
+            finally:
+                raise OSError("busy")
+
+    stream = built(depth, Clinging())
+    packs = iter(stream)
+    next(packs)
+    if depth:
+        packs.close()
+        assert "closing the stream of packs failed" in caplog.text
+    else:
+        with pytest.raises(OSError, match="busy"):
+            packs.close()
+    assert stream.state_dict() == {"place": [0, 1]}
+    assert pack_threads() == []
+
+
 def collated(samples):
     return {"id": torch.tensor([int(sample["id"]) for sample in samples])}
 

@@ -1,6 +1,7 @@
 """Moving batches: through dicts, lists, tuples, named tuples and dataclasses, to pinned memory and to a device."""
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -39,6 +40,13 @@ class DeviceMover:
     def __call__(self, tree: Any) -> Any:
         """The tree with every tensor on the device."""
         return self.receive(*self.send(tree))
+
+    def as_current(self) -> AbstractContextManager[Any]:
+        """The device as the calling thread's current one, as long as this is entered.
+
+        A new thread begins with the first GPU: whatever it pins or makes would take memory there, on every rank.
+        """
+        return torch.cuda.device(self.device) if self._has_streams else nullcontext()
 
     def send(self, tree: Any) -> tuple[Any, Any]:
         """The tree with every tensor on its way, and what `receive()` must know to wait for it."""

@@ -3,7 +3,7 @@
 import logging
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
 
@@ -63,6 +63,10 @@ class PackSource:
             pack = list(pack)  # which trees can be made of
         moved, sent = self._mover.send(pack)
         return Pulled(moved, sent, counted, state)
+
+    def at_device(self) -> AbstractContextManager[Any]:
+        """What a thread that pulls has to be in."""
+        return self._mover.as_current()
 
     def close(self) -> None:
         """Close the inner iterator, if it can be closed: it may hold threads or workers."""
@@ -168,18 +172,8 @@ class RunAhead(Run):
 
     def _pull_ahead(self) -> None:
         try:
-            # The inner stream is begun here, not by the consumer: it may start processes, whose death torch would
-            # report by an error in the thread that started them, if that is the main one: anywhere in a step.
-            self.start, self.steps_left = self.source.begin()
-            while True:
-                self._permits.get()
-                if self.why is not None:
-                    return
-                pulled = self.source.pull()
-                self._ready.put(pulled)
-                if pulled.pack is None:
-                    return
-                del pulled  # else the pack would live until the next one is there
+            with self.source.at_device():
+                self._pull_until_told()
         except BaseException as error:
             self._ready.put(error)
         finally:
@@ -187,3 +181,17 @@ class RunAhead(Run):
                 self.source.close()
             except Exception:
                 _log.warning("closing the stream of packs failed", exc_info=True)
+
+    def _pull_until_told(self) -> None:
+        # The inner stream is begun here, not by the consumer: it may start processes, whose death torch would report
+        # by an error in the thread that started them, if that is the main one: anywhere in a step.
+        self.start, self.steps_left = self.source.begin()
+        while True:
+            self._permits.get()
+            if self.why is not None:
+                return
+            pulled = self.source.pull()
+            self._ready.put(pulled)
+            if pulled.pack is None:
+                return
+            del pulled  # else the pack would live until the next one is there

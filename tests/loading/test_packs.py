@@ -472,3 +472,8 @@ def test_targets_are_counted_by_what_a_microbatch_has(microbatch, expected):
 def test_a_microbatch_without_anything_to_count_is_refused(microbatch):
     with pytest.raises(TypeError, match="pass count_targets="):
         count_targets(microbatch)
+
+
+def test_what_is_on_a_device_already_is_not_counted_there():
+    with pytest.raises(TypeError, match=r'give the loader device="cpu"'):
+        count_targets({"labels": LABELS.to("meta")})

@@ -66,9 +66,9 @@ def test_the_weights_add_up_to_the_targets_of_all_segments():
 def test_packed_rows_go_on_token_for_token_from_every_pack_in_a_new_process():
     tasks, expected = [], []
     for buckets in (False, True):
+        alone = run(buckets, 0, 14)
         for workers in (0, 4):
             whole = run(buckets, workers, 14)
-            alone = whole if workers == 0 else alone
             assert whole == alone, "workers change nothing"
             for done in range(10):
                 state = json.loads(json.dumps(whole[done][1]))

@@ -35,6 +35,15 @@ def test_items_are_padded_to_the_right_unless_told_otherwise():
     ]
 
 
+def test_items_of_one_length_are_copied_too():
+    item = torch.arange(4)
+    for items in ([item], [item, item]):
+        padded = pad_stack_1d(items, 0, pad_to_multiple_of=2)
+        padded += 1
+        assert padded.tolist() == [[1, 2, 3, 4]] * len(items)
+    assert item.tolist() == [0, 1, 2, 3]
+
+
 def test_views_are_padded_and_gradients_flow_through():
     whole = torch.arange(6.0, requires_grad=True)
     pad_stack_1d([whole[::2], whole[5:]], 7.5).sum().backward()

@@ -48,6 +48,8 @@ def pad_stack_1d(
     flat = torch.cat(list(items))
     _check_holds(flat.dtype, pad_value)
     width = -(-max(lengths) // multiple) * multiple
+    if min(lengths) == width:  # nothing to fill up, as with windows of one length
+        return flat.view(len(lengths), width)
     places = torch.arange(width, device=flat.device)
     counts = torch.tensor(lengths, device=flat.device)[:, None]
     own = places < counts if side is PaddingSide1D.right else places >= width - counts  # (batch, width)

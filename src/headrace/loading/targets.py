@@ -41,6 +41,12 @@ def count_targets(microbatch: Any) -> int:
         return int(torch.count_nonzero(found != NO_LABEL))
     tokens, _ = count_tokens(microbatch)
     if tokens == 0 and not _can_count_tokens(microbatch):
+        leaves = tree_leaves(microbatch)
+        if any(isinstance(leaf, torch.Tensor) and leaf.device.type != "cpu" for leaf in leaves):
+            raise TypeError(
+                "the microbatches are on a device already, where counting their targets would wait for it; give the "
+                'loader device="cpu", and move the packs by build_device_pack_stream; or pass count_targets='
+            )
         raise TypeError(
             f"a microbatch ({type(microbatch).__name__}) has no num_targets, labels, {', '.join(_TOKENS)} on the "
             "CPU to count its targets by; pass count_targets=, a function of a microbatch"

@@ -6,8 +6,16 @@ import json
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace import BufferSortedDataset, ShuffledDataset, TokenBudgetBatches, WithLengths, build_device_pack_stream
+from headrace import (
+    BufferSortedDataset,
+    PackedDataset,
+    ShuffledDataset,
+    TokenBudgetBatches,
+    WithLengths,
+    build_device_pack_stream,
+)
 from training.ranks import dealt_back, global_rows, global_steps, rows_of, stream_of, streams_of
+from views.packed_scenes import with_lengths
 
 WORKERS = {"num_workers": 2, "multiprocessing_context": "fork"}
 
@@ -220,3 +228,35 @@ def test_steps_of_token_budgets_are_the_same_for_any_ranks_and_stops(job, max_to
             done += 1
         (state,) = {json.dumps(stream.state_dict()) for stream in streams}
         state = json.loads(state)
+
+
+@given(st.integers(1, 60), st.integers(1, 9), st.sampled_from([1, 2, 4]), st.integers(1, 2), st.booleans(), st.data())
+def test_packed_rows_go_on_exactly_although_their_number_differs_by_epoch(number, factor, rows, epochs, pad, data):
+    documents = ShuffledDataset(with_lengths([1 + index * factor % 9 for index in range(number)]), 3)
+    packed = PackedDataset(documents, 8, window=data.draw(st.integers(8, 40)), seed=1)
+    config = {"drop_last": False, "padding": pad, "epochs": epochs}
+    steps = []
+    for epoch in range(epochs):
+        order = [
+            row["input_ids"].tolist()
+            for window in range(packed.num_windows)
+            for row in packed.__getitems__(packed.addresses(epoch, window))
+        ]
+        filled = order + list(itertools.islice(itertools.cycle(order), -len(order) % rows if pad else 0))
+        steps += [filled[begin : begin + rows] for begin in range(0, len(filled), rows)]
+    done, state = 0, None
+    for _ in range(3):
+        world_size, sizes = data.draw(layouts(rows))
+        streams = streams_of(
+            packed, config | sizes, world_size, lambda part: [row["input_ids"].tolist() for row in part]
+        )
+        if state is not None:
+            for stream in streams:
+                stream.load_state_dict(json.loads(state))
+        assert {stream.total_steps for stream in streams} == {len(steps)}
+        assert {stream.steps_left for stream in streams} == {len(steps) - done}
+        more = data.draw(st.integers(0, len(steps) - done))
+        packs = list(itertools.islice(zip(*streams, strict=True), more))
+        assert [global_rows(pack) for pack in packs] == steps[done : done + more]
+        done += more
+        (state,) = {json.dumps(stream.state_dict()) for stream in streams}

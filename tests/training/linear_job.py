@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
+from torch.distributed.tensor import DTensor
 
 from headrace import (
     AutoDataConfig,
@@ -127,10 +128,15 @@ def run(out, config, **more):
         final_step=trainer.schedule.current_step,
         steps=steps,
         microbatches=task.seen,
-        weight=linear.weight.tolist(),
-        bias=linear.bias.tolist(),
+        weight=whole(linear.weight).tolist(),
+        bias=whole(linear.bias).tolist(),
         checkpoints=checkpoints_of(out),
     )
+
+
+def whole(parameter):
+    """A parameter that may be spread over ranks."""
+    return parameter.full_tensor() if isinstance(parameter, DTensor) else parameter
 
 
 def lines_of(log):

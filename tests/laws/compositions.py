@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 from planning.composed_mixture import Mixed
 from planning.composed_reference import BufferSorted, Leaf, Pooled, Selected, Sharded, Shuffled, length_of
 from planning.composed_rows import Packed, TokenBudget
+from planning.composed_runs import Runs
 
 VIEWS = ("shuffled", "pooled", "mixed", "selected", "sharded", "buffer sorted")
 
@@ -69,8 +70,9 @@ class Drawing:
         bases = tuple(self.node(draw(st.integers(0, depth)), **needs) for _ in range(count))
         seed = draw(seeds)
         full = [base.n > 0 for base in bases]
+        length = draw(st.sampled_from([1, 1, 1, 2, 5, 30]))
         if not any(full) or draw(st.integers(0, 3)) == 0:
-            return Mixed(bases, None, seed)
+            return Runs(bases, None, seed, run_length=length) if length > 1 else Mixed(bases, None, seed)
         options = {}
         if draw(st.booleans()):
             options["schedule"] = self.schedule(full)
@@ -82,9 +84,12 @@ class Drawing:
             options["epoch_size"] = draw(st.sampled_from([None, None, None, 1, 7, 100, 257, 600]))
         if all(full) and draw(st.booleans()):
             options = {"weights": self.weights(full, least=1), "max_epochs": self.limits(count)}
-        node = Mixed(bases, seed=seed, **options)
+        kind = Mixed
+        if length > 1:
+            kind, options = Runs, in_runs(options, length, bases)
+        node = kind(bases, seed=seed, **options)
         if needs["lengths"] and draw(st.booleans()) and all(node.mean(s) for s in range(count) if full[s]):
-            return Mixed(bases, seed=seed, unit="tokens", **options)
+            return kind(bases, seed=seed, unit="tokens", **options)
         return node
 
     def weights(self, full, *, least):
@@ -100,6 +105,19 @@ class Drawing:
     def limits(self, count):
         """How many epochs each source has; the first one has no limit."""
         return (None, *(self.draw(st.none() | st.integers(1, 3)) for _ in range(count - 1)))
+
+
+def in_runs(options, length, bases):
+    """The options, with everything in whole runs of this length that must be."""
+    options = {**options, "run_length": length}
+    if (size := options.get("epoch_size")) is not None:
+        options["epoch_size"] = -(-size // length) * length
+    if "schedule" in options:
+        options["schedule"] = tuple((position * length, weights) for position, weights in options["schedule"])
+    if "max_epochs" in options:
+        each = zip(options["max_epochs"], bases, strict=True)
+        options["max_epochs"] = tuple(None if k is None or k * base.n < length else k for k, base in each)
+    return options
 
 
 @st.composite

@@ -217,9 +217,13 @@ class Mixed:
     def leg(self, number):
         return next(leg for leg in self.legs if leg.end is None or number < leg.end)
 
+    def wanted(self, s):
+        """How many draws of source s are once through it."""
+        return self.bases[s].n
+
     def through(self, s):
         """How many draws there are until source s has been drawn through once."""
-        wanted = self.bases[s].n
+        wanted = self.wanted(s)
         for leg in self.legs:
             if leg.end is None or leg.counts(leg.end)[s] >= wanted:
                 return leg.start + leg.tree.number_of(s, wanted - 1 - leg.drawn[s], MOST) + 1

@@ -155,4 +155,5 @@ def mixed(node, bases):
         epoch_size=node.epoch_size,
         exhausted=node.exhausted,
         max_epochs=most,
+        run_length=getattr(node, "run_length", 1),
     )

@@ -40,15 +40,28 @@ def saved(recipe):
     return json.loads(json.dumps(settings))
 
 
+IN_RUNS = replace(RECIPE, epoch_size=110, run_length=10)
+
+
 @pytest.mark.parametrize(
-    "recipe", [RECIPE, replace(RECIPE, start=60, drawn=(40, 8)), replace(RECIPE, means=None, max_epochs=(None, None))]
+    "recipe",
+    [
+        RECIPE,
+        replace(RECIPE, start=60, drawn=(40, 8)),
+        replace(RECIPE, means=None, max_epochs=(None, None)),
+        IN_RUNS,
+        replace(IN_RUNS, start=63, drawn=(40, 8)),
+    ],
 )
 def test_a_recipe_survives_text_whole(recipe):
     assert Recipe.decoded(recipe.encoded(), recipe.start, recipe.drawn) == recipe
     assert len(recipe.encoded()) < PLAN_TEXT_LIMIT
 
 
-@pytest.mark.parametrize("recipe", [RECIPE, replace(RECIPE, start=60, drawn=(40, 8))])
+@pytest.mark.parametrize(
+    "recipe",
+    [RECIPE, replace(RECIPE, start=60, drawn=(40, 8)), IN_RUNS, replace(IN_RUNS, start=63, drawn=(40, 8))],
+)
 def test_what_was_consumed_follows_from_the_state_alone(recipe):
     plan = recipe.plan()
     for position in range(recipe.start, 300, 7):
@@ -126,6 +139,10 @@ DAMAGE |= {
     "an epoch that is no number": changed(epoch_size=None),
     "linear that is no flag": changed(linear=2),
     "departed that are no counts": changed(departed=[["x", -1]]),
+    "runs of nothing": changed(run_length=0),
+    "runs that are true": changed(run_length=True),
+    "runs that the epochs are not made of": changed(run_length=5),
+    "runs of two lengths": changed(run_length=1, again=1),
 }
 
 

@@ -7,6 +7,7 @@
     selection.py     a part of the items: the k-th of them, and how many come before an item
     buckets.py       samples of like length beside one another, inside one window
     mixture.py       which source stands at which position
+    runs.py          mixtures of which so many positions in a row are of one source
     splits.py        draws in exact proportions: a tree of splits in two
     proportions.py   weights as they were written -> whole shares
     schedule.py      weights by position

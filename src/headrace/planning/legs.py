@@ -23,7 +23,7 @@ from headrace.planning.proportions import UNIT, apportioned, quotas
 from headrace.planning.schedule import Schedule
 from headrace.planning.splits import Ranges, Splits
 
-__all__ = ["Leg", "Legs"]
+__all__ = ["Leg", "Legs", "before_start", "behind_end"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -164,16 +164,10 @@ class Legs:
     def _covering(self, position: int) -> _Known:
         known = self._known
         if position < self.start:
-            raise OrderError(
-                f"position {position} is before {self.start}, from where on this mixture was changed; positions before "
-                "were drawn under other settings"
-            )
+            raise before_start(position, self.start)
         while not known.covers(position):
             if known.ended:
-                raise OrderError(
-                    f"position {position} is behind the end of the mixture: at position {known.position} all sources "
-                    "with a weight had been drawn max_epochs times; raise max_epochs or make epoch_size smaller"
-                )
+                raise behind_end(position, known.position)
             known = self._extended(known)
         return known
 
@@ -228,6 +222,22 @@ class Legs:
         if len(limited) == len(caps):
             lengths.append(sum(limited))
         return min(lengths, default=None)
+
+
+def before_start(position: int, start: int) -> OrderError:
+    """The error for a position before those that there are."""
+    return OrderError(
+        f"position {position} is before {start}, from where on this mixture was changed; positions before were drawn "
+        "under other settings"
+    )
+
+
+def behind_end(position: int, end: int) -> OrderError:
+    """The error for a position behind the last."""
+    return OrderError(
+        f"position {position} is behind the end of the mixture: at position {end} all sources with a weight had been "
+        "drawn max_epochs times; raise max_epochs or make epoch_size smaller"
+    )
 
 
 def _splits(leg: Leg) -> Splits:

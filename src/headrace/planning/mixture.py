@@ -21,7 +21,7 @@ from headrace.planning.blocks import permuted_in_blocks
 from headrace.planning.legs import Legs
 from headrace.planning.permutation import MAX_ITEMS, derive_seed
 
-__all__ = ["BLOCK", "MixturePlan"]
+__all__ = ["BLOCK", "MixturePlan", "checked_positions"]
 
 BLOCK = 256
 _AT_A_TIME = 64  # blocks
@@ -49,9 +49,11 @@ class MixturePlan:
         IndexError for negative positions and those beyond 2**62 or in an empty mixture; OrderError for those that the
         legs do not have.
         """
-        positions = self._checked(positions)
+        positions = checked_positions(positions, self.epoch_size)
         if len(positions) == 0:
             return np.empty(0, np.int64), np.empty(0, np.int64)
+        self.legs.check(int(positions.min()))
+        self.legs.check(int(positions.max()))
         starts = self._block_starts(positions)
         distinct = np.sort(starts)
         distinct = distinct[np.concatenate([np.ones(1, bool), distinct[1:] != distinct[:-1]])]
@@ -100,20 +102,13 @@ class MixturePlan:
         found = [self.position_of(source, draw) for source, draw in pairs]
         return np.array([-1 if position is None else position for position in found], np.int64)
 
-    def _checked(self, positions: _Int64s) -> _Int64s:
-        given = np.asarray(positions)
-        if given.size == 0:
-            return np.empty(0, np.int64)
-        if given.dtype.kind not in "iu":
-            raise TypeError(f"positions must be integers, not {given.dtype}")
-        lowest, highest = int(given.min()), int(given.max())
-        if lowest < 0 or self.epoch_size == 0:
-            raise IndexError(f"position {lowest} is outside a mixture of {self.epoch_size} samples an epoch")
-        if highest >= MAX_ITEMS - self.epoch_size:
-            raise IndexError(f"position {highest} is in an epoch that does not end below 2**62")
-        self.legs.check(lowest)
-        self.legs.check(highest)
-        return given.astype(np.int64, copy=False)
+    def targets(self, position: int) -> list[int]:
+        """The exact share of each source in the first `position` draws, in 1 / UNIT of a draw."""
+        return self.legs.targets(position)
+
+    def reach(self, position: int) -> int:
+        """position, or the end of the order where that comes before it."""
+        return self.legs.reach(position)
 
     def _block_starts(self, positions: _Int64s) -> _Int64s:
         begins = np.maximum(positions // self.epoch_size * self.epoch_size, self.legs.start)
@@ -153,6 +148,21 @@ class MixturePlan:
             np.put_along_axis(of_draws, by_source, listed_draws[listed], axis=1)
             sources[chosen, :size], draws[chosen, :size] = of_position, of_draws
         return sources, draws
+
+
+def checked_positions(positions: _Int64s, epoch_size: int) -> _Int64s:
+    """The positions as int64. IndexError for negative ones and those beyond 2**62 or in an empty mixture."""
+    given = np.asarray(positions)
+    if given.size == 0:
+        return np.empty(0, np.int64)
+    if given.dtype.kind not in "iu":
+        raise TypeError(f"positions must be integers, not {given.dtype}")
+    lowest, highest = int(given.min()), int(given.max())
+    if lowest < 0 or epoch_size == 0:
+        raise IndexError(f"position {lowest} is outside a mixture of {epoch_size} samples an epoch")
+    if highest >= MAX_ITEMS - epoch_size:
+        raise IndexError(f"position {highest} is in an epoch that does not end below 2**62")
+    return given.astype(np.int64, copy=False)
 
 
 def _narrow(numbers: _Int64s) -> type[np.unsignedinteger[Any]]:

@@ -19,6 +19,7 @@ from headrace.planning.cursor import Setting
 from headrace.planning.legs import Legs
 from headrace.planning.mixture import MixturePlan
 from headrace.planning.proportions import shares_of
+from headrace.planning.runs import RunPlan
 from headrace.planning.schedule import Schedule
 
 __all__ = [
@@ -49,7 +50,8 @@ class Recipe:
     lengths are their samples; points are (from position, weights as whole numbers without a common factor); means, with
     proportions in tokens, the mean length of each source as numerator and denominator; max_epochs None for without
     limit. start and drawn say from where on it holds after a change, and how often each source had been drawn by then;
-    departed is what sources had given that are no longer there.
+    departed is what sources had given that are no longer there. run_length positions in a row are of one source; epochs
+    and points are whole numbers of them.
     """
 
     names: tuple[str, ...]
@@ -63,21 +65,37 @@ class Recipe:
     start: int = 0
     drawn: tuple[int, ...] = ()
     departed: tuple[tuple[str, int], ...] = ()
+    run_length: int = 1
 
     def limits(self) -> list[int | None]:
         """How often each source may be drawn in all."""
         pairs = zip(self.max_epochs, self.lengths, strict=True)
         return [None if epochs is None else epochs * length for epochs, length in pairs]
 
-    def legs(self) -> Legs:
-        """The stretches of positions in which shares stay the same. Some source must have a weight."""
-        divisors = None if self.means is None else [Fraction(*mean) for mean in self.means]
-        schedule = Schedule(self.points, linear=self.linear, divisors=divisors)
-        return Legs(schedule, self.limits(), start=self.start, drawn=self.drawn or None)
+    def run_limits(self) -> list[int | None]:
+        """How many whole runs of each source may come from start on."""
+        drawn = self.drawn or (0,) * len(self.names)
+        left = zip(self.limits(), drawn, strict=True)
+        return [None if limit is None else max(0, limit - count) // self.run_length for limit, count in left]
 
-    def plan(self) -> MixturePlan:
+    def legs(self) -> Legs:
+        """The stretches of runs in which shares stay the same. Some source must have a weight.
+
+        Runs of one position are positions. Of longer ones a source's count begins with 0 at start.
+        """
+        divisors = None if self.means is None else [Fraction(*mean) for mean in self.means]
+        points = [(position // self.run_length, weights) for position, weights in self.points]
+        schedule = Schedule(points, linear=self.linear, divisors=divisors)
+        if self.run_length == 1:
+            return Legs(schedule, self.limits(), start=self.start, drawn=self.drawn or None)
+        return Legs(schedule, self.run_limits(), start=self.start // self.run_length)
+
+    def plan(self) -> MixturePlan | RunPlan:
         """The order."""
-        return MixturePlan(self.legs(), self.epoch_size, self.seed)
+        runs = MixturePlan(self.legs(), self.epoch_size // self.run_length, self.seed)
+        if self.run_length == 1:
+            return runs
+        return RunPlan(runs, self.run_length, self.start, self.drawn or (0,) * len(self.names))
 
     def counts(self, position: int) -> dict[str, int]:
         """How often each source was drawn before position, those that departed too."""
@@ -92,6 +110,8 @@ class Recipe:
         What is before start is left out: it is a position and counts, which a state shows beside.
         """
         plain = asdict(replace(self, start=0, drawn=(), departed=()))
+        if self.run_length == 1:  # as it was before there were others
+            del plain["run_length"]
         text = json.dumps([MIXTURE_VERSION, plain, more], sort_keys=True, separators=(",", ":"), ensure_ascii=True)
         return blake2b(text.encode(), digest_size=16).hexdigest()
 
@@ -103,7 +123,8 @@ class Recipe:
         if len(self.names) + len(self.departed) > PLAN_TEXT_LIMIT:
             return None
         plain = asdict(self) | {"max_epochs": self.max_epochs if any(self.max_epochs) else None}
-        text = _json([plain[name] for name in _IN_TEXT])
+        runs = [self.run_length] if self.run_length > 1 else []
+        text = _json([*(plain[name] for name in _IN_TEXT), *runs])
         return text if len(text) <= PLAN_TEXT_LIMIT else None
 
     @classmethod
@@ -216,7 +237,8 @@ def _json(value: object) -> str:
 
 
 def _checked(fields: Any, start: int, drawn: tuple[int, ...]) -> Recipe:
-    names, lengths, points, linear, means, max_epochs, epoch_size, seed, departed = fields
+    names, lengths, points, linear, means, max_epochs, epoch_size, seed, departed, *runs = fields
+    (run_length,) = runs or (1,)
     number = len(names)
     max_epochs = [None] * number if max_epochs is None else max_epochs
     if number > _SOURCES_LIMIT or not all(isinstance(name, str) for name in names):
@@ -232,6 +254,9 @@ def _checked(fields: Any, start: int, drawn: tuple[int, ...]) -> Recipe:
     _check_numbers([weight for _, weights in points for weight in weights], 0, 1 << _WEIGHT_BITS + 1)
     _check_numbers([part for mean in means or () for part in mean], 1, 1 << 128)
     _check_numbers([seed], -(1 << 128), 1 << 128)
+    _check_numbers([run_length], 1, _INT64)
+    if any(number % run_length for number in (epoch_size, *positions)):
+        raise ValueError(f"it is not made of runs of {run_length}")
     if positions[:1] != [0] or positions != sorted(set(positions)) or not isinstance(linear, bool):
         raise ValueError("its schedule is none")
     if not all(any(weights) for _, weights in points) and number:
@@ -248,6 +273,7 @@ def _checked(fields: Any, start: int, drawn: tuple[int, ...]) -> Recipe:
         start,
         drawn,
         tuple((str(name), count) for name, count in departed),
+        run_length,
     )
 
 

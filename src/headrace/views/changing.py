@@ -129,7 +129,7 @@ def _changed_windows(
     if finishing is not None:
         later = _Finishing.of(later, finishing)
         # All of the window, now: a source that left and is still needed is refused before anything is read.
-        later.draws(np.arange(begin, finishing.legs().reach(end), dtype=np.int64))
+        later.draws(np.arange(begin, finishing.plan().reach(end), dtype=np.int64))
     _LOGGER.info("the mixture goes on from position %d with other settings", position)
     return with_base(dataset, later)
 

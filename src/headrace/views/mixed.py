@@ -17,6 +17,7 @@ from headrace.planning import derive_seed
 from headrace.planning.mixture import MixturePlan
 from headrace.planning.proportions import UNIT
 from headrace.planning.recipe import Recipe, encode_counts, encode_departed
+from headrace.planning.runs import RunPlan
 from headrace.planning.shuffle import shuffled_each
 from headrace.views.leaves import check_lengths_in_tokens
 from headrace.views.mixed_batch import joined
@@ -69,6 +70,7 @@ class MixedDataset:
     | epoch_size | positions an epoch; default: as many samples as the sources with a weight have |
     | exhausted | "stop_first", "stop_all": an epoch ends when one source, or each, has been through once |
     | max_epochs | how often a source may be gone through in all, a number or numbers by name; it then leaves |
+    | run_length | so many positions in a row are of one source, as batches that are of one; epochs are whole runs |
 
     `mixed[i]` is item i of epoch 0; `draws`, `lengths_at` and `__getitems__` take endless positions. OptionError and
     TypeError for options that mean nothing, OrderError for a mixture that cannot be.
@@ -77,7 +79,7 @@ class MixedDataset:
     ordered: ClassVar[bool] = True
     same_each_epoch: ClassVar[bool] = False
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 -- what is drawn, how much of it, and until when: all are switches
         self,
         sources: Mapping[str, MapDataset],
         weights: Weights | None = None,
@@ -88,6 +90,7 @@ class MixedDataset:
         epoch_size: int | None = None,
         exhausted: Exhausted = "repeat",
         max_epochs: int | Mapping[str, int] | None = None,
+        run_length: int = 1,
     ) -> None:
         if not isinstance(sources, Mapping) or not all(isinstance(name, str) for name in sources):
             raise TypeError("sources are a mapping of names to datasets")
@@ -106,6 +109,7 @@ class MixedDataset:
             epoch_size=epoch_size,
             exhausted=exhausted,
             max_epochs=max_epochs,
+            run_length=run_length,
         )
         self._names = list(self.sources)
         self._list = list(self.sources.values())
@@ -115,7 +119,7 @@ class MixedDataset:
         self._forget()
 
     def _forget(self) -> None:
-        self._plan: MixturePlan | None = None
+        self._plan: MixturePlan | RunPlan | None = None
         self._asked: dict[int, Any] = {}
         self._settings: dict[str, Setting] | None = None
 
@@ -149,7 +153,7 @@ class MixedDataset:
         return self.recipe.start
 
     @property
-    def plan(self) -> MixturePlan:
+    def plan(self) -> MixturePlan | RunPlan:
         """The order, in numbers of the sources that have a weight."""
         if self._plan is None:
             self._plan = self.recipe.plan()
@@ -157,7 +161,7 @@ class MixedDataset:
 
     def reach(self, position: int) -> int:
         """position, or the end of the order that max_epochs sets where that comes before it."""
-        return self.plan.legs.reach(position) if self._chosen else position
+        return self.plan.reach(position) if self._chosen else position
 
     def draws(self, positions: Int64s) -> tuple[Int64s, Int64s]:
         """The number of the source at each of these endless positions, and which of its draws it is; (n,) both.
@@ -295,7 +299,7 @@ class MixedDataset:
         counts = self.draws_before(position)
         targets = dict.fromkeys(self.sources, Fraction(0))
         if self._chosen:
-            exact = self.plan.legs.targets(position)
+            exact = self.plan.targets(position)
             targets.update(zip(self.recipe.names, (Fraction(share, UNIT) for share in exact), strict=True))
         lengths: dict[str, int] = dict(zip(self.recipe.names, self.recipe.lengths, strict=True))
         means = [_known_mean(self.sources[name]) if name in lengths else Fraction(0) for name in self.sources]
@@ -343,6 +347,8 @@ class MixedDataset:
                 "mixture_seed": recipe.seed,
                 "epoch_size": recipe.epoch_size,
             }
+            if recipe.run_length > 1:
+                settings["mixture_run_length"] = recipe.run_length
             if recipe.start or any(recipe.drawn):
                 settings["mixture_from"] = recipe.start
                 settings["mixture_drawn"] = encode_counts(recipe.drawn)

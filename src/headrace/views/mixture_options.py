@@ -48,6 +48,7 @@ class MixtureOptions:
     epoch_size: int | None
     exhausted: Exhausted
     max_epochs: tuple[int | None, ...]
+    run_length: int
 
     @classmethod
     def checked(
@@ -61,11 +62,13 @@ class MixtureOptions:
         for option, valid in (("unit", ("samples", "tokens")), ("exhausted", ("repeat", "stop_first", "stop_all"))):
             if others[option] not in valid:
                 raise OptionError(option, others[option], " or ".join(map(repr, valid)))
+        run_length = whole_number("run_length", others["run_length"], least=1, below=1 << 31)
         epoch_size = others["epoch_size"]
         if epoch_size is not None:
             epoch_size = whole_number("epoch_size", epoch_size, least=1, below=1 << 62)
             if others["exhausted"] != "repeat":
                 raise OptionError("epoch_size", epoch_size, f"none, since exhausted={others['exhausted']!r} decides it")
+            _check_whole_runs("epoch_size", epoch_size, run_length)
         if schedule is not None and weights is not None:
             raise OptionError("schedule", "...", "either weights or a schedule of weights")
         points = None
@@ -75,6 +78,8 @@ class MixtureOptions:
             points = _points(schedule.points if isinstance(schedule, LinearSchedule) else schedule)
         exact = None
         if points is not None:
+            for position, _ in points:
+                _check_whole_runs("schedule position", position, run_length)
             exact = tuple((position, _exact(names, given)) for position, given in points)
         return cls(
             tuple(names),
@@ -85,6 +90,7 @@ class MixtureOptions:
             epoch_size,
             others["exhausted"],
             _max_epochs(names, others["max_epochs"]),
+            run_length,
         )
 
     def weighted(self) -> list[int]:
@@ -125,7 +131,14 @@ def recipe_of(options: MixtureOptions, sources: Sequence[Any]) -> tuple[Recipe, 
         max_epochs=tuple(_epochs(options, source, sources[source]) for source in chosen),
         epoch_size=sum(lengths.values()),
         seed=options.seed,
+        run_length=options.run_length,
     )
+    for name, runs in zip(recipe.names, recipe.run_limits(), strict=True):
+        if runs == 0:
+            raise OrderError(
+                f"source {name!r} has too few samples for a run of {options.run_length}, as often as it may be gone "
+                "through; raise max_epochs, or make run_length smaller"
+            )
     epoch_size = _epoch_size(options, recipe) if chosen else 0
     return Recipe(**{**recipe.__dict__, "epoch_size": epoch_size}), tuple(chosen)
 
@@ -139,23 +152,34 @@ def _epochs(options: MixtureOptions, source: int, dataset: Any) -> int | None:
 
 
 def _epoch_size(options: MixtureOptions, recipe: Recipe) -> int:
-    legs = recipe.legs()
+    """The positions of an epoch: a whole number of runs, in which everything is counted here."""
+    legs, run = recipe.legs(), recipe.run_length
     if options.exhausted != "repeat":
-        ends = [legs.number_of(source, length - 1) for source, length in enumerate(recipe.lengths)]
+        ends = [legs.number_of(source, (length - 1) // run) for source, length in enumerate(recipe.lengths)]
         reached = [end + 1 for end in ends if end is not None]
-        if options.exhausted == "stop_all" and len(reached) < len(ends):
+        if (options.exhausted == "stop_all" and len(reached) < len(ends)) or not reached:
             never = recipe.names[ends.index(None)]
-            raise OrderError(f"exhausted='stop_all' is never met: source {never!r} is never drawn through once")
-        return max(reached) if options.exhausted == "stop_all" else min(reached)
-    wanted = options.epoch_size or recipe.epoch_size
-    limits = [limit for limit in recipe.limits() if limit is not None]
+            raise OrderError(
+                f"exhausted={options.exhausted!r} is never met: source {never!r} is never drawn through once"
+            )
+        return run * (max(reached) if options.exhausted == "stop_all" else min(reached))
+    wanted = -(-(options.epoch_size or recipe.epoch_size) // run)
+    limits = [limit for limit in recipe.run_limits() if limit is not None]
     most = sum(limits) if len(limits) == len(recipe.names) else wanted
     # A piece of the schedule may have only sources that have left, and one whose weight is next to none never comes.
     if limits and (len(recipe.points) > 1 or not legs.all_share()):
         most = legs.reach(min(most, wanted))
     if options.epoch_size is not None and wanted > most:
-        raise OptionError("epoch_size", wanted, f"at most {most}, which is all that max_epochs allows")
-    return min(wanted, most)
+        raise OptionError("epoch_size", wanted * run, f"at most {most * run}, which is all that max_epochs allows")
+    return run * min(wanted, most)
+
+
+def _check_whole_runs(option: str, number: int, run_length: int) -> None:
+    if number % run_length:
+        near = max(run_length, number // run_length * run_length)
+        raise OptionError(
+            option, number, f"a multiple of run_length={run_length}, such as {near} or {near + run_length}"
+        )
 
 
 def _points(schedule: Any) -> list[tuple[int, Weights]]:

@@ -1,10 +1,10 @@
 """What feeding the loop costs: packs, rows and tokens handed out, and the time that was waited for them."""
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, TypeGuard
 
 import torch
 
@@ -158,27 +158,30 @@ def _counted(microbatch: Any) -> _Found:
 
 def tensors_called(tree: Any, name: str) -> Iterator[torch.Tensor]:
     """The tensors called so, the outermost first."""
-    children = _children(tree)
-    for key, child in children:
-        if key == name and _is_on_cpu(child):
-            yield child
-    for _, child in children:
+    children: Iterable[Any]
+    if isinstance(tree, Mapping):
+        found, children = tree.get(name), tree.values()
+    elif isinstance(tree, tuple | list):
+        found, children = getattr(tree, name, None) if name in getattr(tree, "_fields", ()) else None, tree
+    elif dataclasses.is_dataclass(tree):
+        fields = tree.__dataclass_fields__
+        found, children = getattr(tree, name, None) if name in fields else None, _values(tree)
+    else:
+        return
+    if _is_on_cpu(found):
+        yield found
+    for child in children:
         if not isinstance(child, torch.Tensor):
             yield from tensors_called(child, name)
 
 
-def _children(tree: Any) -> list[tuple[Any, Any]]:
-    if isinstance(tree, Mapping):
-        return list(tree.items())
-    if dataclasses.is_dataclass(tree):
-        return [(field.name, getattr(tree, field.name, None)) for field in dataclasses.fields(tree)]
-    if isinstance(tree, tuple | list):
-        return list(zip(getattr(tree, "_fields", range(len(tree))), tree, strict=True))
-    return []
+def _values(batch: Any) -> Iterable[Any]:
+    """What a dataclass holds, in order."""
+    return [getattr(batch, name, None) for name in batch.__dataclass_fields__]
 
 
-def _is_on_cpu(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.device.type == "cpu"
+def _is_on_cpu(value: Any) -> TypeGuard[torch.Tensor]:
+    return isinstance(value, torch.Tensor) and value.is_cpu
 
 
 def _by_mask(mask: torch.Tensor) -> _Found | None:
@@ -217,4 +220,10 @@ def _first_size(tree: Any) -> int:
     """The first size of the first tensor that has one; 0 without."""
     if isinstance(tree, torch.Tensor):
         return tree.shape[0] if tree.ndim else 0
-    return next((size for _, child in _children(tree) if (size := _first_size(child))), 0)
+    if isinstance(tree, Mapping):
+        tree = tree.values()
+    elif dataclasses.is_dataclass(tree):
+        tree = _values(tree)
+    elif not isinstance(tree, tuple | list):
+        return 0
+    return next((size for child in tree if (size := _first_size(child))), 0)

@@ -18,12 +18,14 @@ from headrace import (
     DataLoaderProtocol,
     FixedCountMicrobatchPacker,
     MicrobatchPackStream,
+    MixedDataset,
     ShuffledDataset,
     StatefulDataLoader,
     StateMismatchError,
     TokenBudgetBatches,
     TokenBudgetMicrobatchPacker,
     TokenPack,
+    WithLengths,
     num_microbatches_for_global_batch,
     tree_map,
 )
@@ -176,10 +178,18 @@ class Endless(IterableDataset):
 
 def test_a_loader_without_a_length_gives_packs_and_no_total():
     packer = FixedCountMicrobatchPacker(DataLoader(Endless(), batch_size=2, collate_fn=list), 2)
-    packer.loader.state_dict = dict
     assert packer.total_steps is None
     assert packer.steps_left is None
     assert next(iter(packer)) == [[0, 1], [2, 3]]
+    with pytest.raises(TypeError, match=r"a DataLoader has no state_dict.*use a StatefulDataLoader"):
+        packer.state_dict()
+    packer = FixedCountMicrobatchPacker(TorchdataLoader(Endless(), batch_size=2, collate_fn=list), 2)
+    assert packer.total_steps is None
+    packs = iter(packer)
+    next(packs)
+    resumed = FixedCountMicrobatchPacker(TorchdataLoader(Endless(), batch_size=2, collate_fn=list), 2)
+    resumed.load_state_dict(packer.state_dict())
+    assert next(iter(resumed)) == next(packs) == [[4, 5], [6, 7]]
 
     class Unsized:
         def __iter__(self):
@@ -220,6 +230,29 @@ def test_what_is_left_is_counted_by_the_sizes_of_now():
     resumed.load_state_dict(packer.state_dict())
     assert (resumed.total_steps, resumed.steps_left) == (16, 6)
     assert [batch for pack in resumed for batch in pack] == [[item] for item in range(40, 64)]
+
+
+def test_an_epoch_whose_mixture_was_changed_has_no_known_number_of_packs():
+    def over(weights):
+        sources = {
+            "a": WithLengths(Failing(40, None), [3] * 40),
+            "b": WithLengths(Failing(30, None), [4] * 30),
+        }
+        mixed = MixedDataset(sources, weights)
+        return StatefulDataLoader(
+            TokenBudgetBatches(mixed, 12, 4, window=16), list, device="cpu", rank=0, world_size=1, drop_last=False
+        )
+
+    packer = TokenBudgetMicrobatchPacker(over({"a": 1, "b": 1}), count_targets=len)
+    before, packs = packer.steps_left, iter(packer)
+    for _ in range(3):
+        next(packs)
+    assert (packer.total_steps, packer.steps_left) == (before, before - 3)
+    changed = over({"a": 3, "b": 1})
+    changed.load_state_dict(packer.state_dict(), change="from_here")
+    packer = TokenBudgetMicrobatchPacker(changed, count_targets=len)
+    assert (packer.total_steps, packer.steps_left) == (None, None)
+    assert len(list(packer)) > 0
 
 
 def test_ranks_go_on_in_another_number():

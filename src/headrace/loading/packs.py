@@ -61,7 +61,15 @@ class _Packer:
         return bool(getattr(self.loader, "is_elastic", False))
 
     def state_dict(self) -> dict[str, Any]:
-        """The loader's state behind the pack that was handed out last, also after an error in the middle of one."""
+        """The loader's state behind the pack that was handed out last, also after an error in the middle of one.
+
+        TypeError over a loader that has none.
+        """
+        if not hasattr(self.loader, "state_dict"):
+            raise TypeError(
+                f"a {type(self.loader).__name__} has no state_dict, so its packs cannot be gone on with; use a "
+                "StatefulDataLoader"
+            )
         state: dict[str, Any] = self.loader.state_dict() if self._edge is None else self._edge
         return state
 
@@ -78,10 +86,11 @@ class _Packer:
 
     def _groups(self, size: int) -> Iterator[list[Any]]:
         """Lists of size microbatches; what is left at the end is the last one, and may be empty."""
+        has_state = hasattr(self.loader, "state_dict")
         microbatches = iter(self.loader)
         try:
             while True:
-                self._edge = self.loader.state_dict()
+                self._edge = self.loader.state_dict() if has_state else None
                 group = list(islice(microbatches, size))
                 self._edge = None
                 yield group
@@ -101,7 +110,7 @@ class _Packer:
 
     def _microbatches_left(self) -> int | None:
         """Microbatches from here to the end of the loader's first epoch; None where the loader cannot say."""
-        if not self.is_elastic or not hasattr(self.loader, "dataset_size"):
+        if not self.is_elastic or not hasattr(type(self.loader), "dataset_size"):
             return None
         state = self.state_dict()
         if state["epoch"] > 0:

@@ -12,9 +12,9 @@ from typing import NamedTuple
 import torch
 import torch.distributed as dist
 
-from headrace.errors import RankFailedError
+from headrace.errors import OrderError, RankFailedError
 
-__all__ = ["Failed", "first_failure", "together"]
+__all__ = ["Failed", "check_agreed", "first_failure", "together"]
 
 MOST_BYTES = 4096  # of an error's text; one that quotes a file need not travel whole
 
@@ -43,6 +43,21 @@ def first_failure(error: BaseException | None, group: dist.ProcessGroup | None =
         text[: len(said)] = torch.frombuffer(bytearray(said), dtype=torch.uint8)
     dist.broadcast(text, failed, group=group)
     return Failed(failed, bytes(text.tolist()).rstrip(b"\0").decode(errors="ignore"))
+
+
+def check_agreed(what: str, number: int) -> None:
+    """OrderError on every rank where they bring different numbers. Every rank must call it; one alone agrees."""
+    if not (dist.is_available() and dist.is_initialized()):
+        return
+    ends = torch.tensor([number, -number])
+    dist.all_reduce(ends, dist.ReduceOp.MIN)
+    least, most = int(ends[0]), -int(ends[1])
+    if least != most:
+        raise OrderError(
+            f"ranks have different {what}: {least} to {most}, and {number} on rank {dist.get_rank()}; give each as "
+            "much data (padded shards, or AutoDataProvider, whose ranks share the steps of one order), or configure "
+            "the number of steps"
+        )
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from headrace.errors import RankFailedError
 from headrace.loading.device_stream import DevicePackStream, build_device_pack_stream
 from headrace.loading.world import World
 from headrace.planning import derive_seed
-from headrace.training.agreement import first_failure, together
+from headrace.training.agreement import check_agreed, first_failure, together
 from headrace.training.checkpoint import Checkpoints, DataState, TrainedState
 from headrace.training.context import DeviceMeshParameters, DistributedContext, data_parallel_world
 from headrace.training.data import DataProvider, InitializeDataProviderContext
@@ -116,6 +116,7 @@ class TrainingConfigurator:
                     done = data.load(checkpoints)
         with together("counting the steps"):
             schedule = JobSchedule(config.schedule, stream, done)
+        check_agreed("numbers of steps", schedule.total_steps)
         model = self._model(context)
         gradients = Gradients(model, context.current_device, config.gradient_manager, world.world_size)
         with together("the optimizer provider"):
@@ -227,7 +228,6 @@ class Trainer:
         error: Exception | None = None
         try:
             if stop.name is None:
-                stop.tell()
                 pack = next(packs)
         except StopIteration:
             done, total = job.schedule.current_step, job.schedule.total_steps

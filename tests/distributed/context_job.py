@@ -28,7 +28,8 @@ def main(out, replicate, shard, scenes):
         except BaseException as error:
             found |= {"error": type(error).__name__, "text": str(error)}
         write(scene, seconds=time.monotonic() - begun, **found)
-    context.wait_world()
+    if scenes[-1] != "late":
+        context.wait_world()
     context.close()
     context.close()
 
@@ -53,6 +54,12 @@ def run(context, scene, found, out):
         found["packs"] = list(stream)
     elif scene == "returned":
         found["value"] = returned(context)
+    elif scene == "late":
+        context.set_timeout(2)
+        if context.rank:
+            context.wait_world()
+        else:
+            time.sleep(6)
     elif scene == "killed":
         with block():
             if context.rank == 0:

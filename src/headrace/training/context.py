@@ -149,17 +149,17 @@ class DistributedContext:
             backend = "cpu:gloo,cuda:nccl" if on_cuda else "gloo"
             dist.init_process_group(backend, timeout=timedelta(seconds=START_TIMEOUT_S))
             self._owns_group = True
-        params, kind = self._mesh_params, self._device.type
-        pipeline, tensor = params.pipeline_parallel, params.tensor_parallel
-        replicate, shard = params.data_parallel_replicate, params.data_parallel_shard
+        replicate, shard = self._mesh_params.data_parallel_replicate, self._mesh_params.data_parallel_shard
+        # Axes that are always of one process are left out: each would cost a group a process, made by all of them.
         shapes = {
-            "regular": {"pp": pipeline, "dp_replicate": replicate, "dp_shard": shard, "cp_shard": 1, "cp_replicate": 1}
-            | {"tp": tensor},
-            BATCH_DOMAIN: {"pp": pipeline, "dp": replicate * shard, "cp": 1, "tp": tensor},
+            BATCH_DOMAIN: {"dp": replicate * shard},
+            "regular": {"dp_replicate": replicate, "dp_shard": shard},
             "flat": {"world": self._launch.world_size},
         }
         for domain, shape in shapes.items():
-            self._meshes[domain] = init_device_mesh(kind, tuple(shape.values()), mesh_dim_names=tuple(shape))
+            self._meshes[domain] = init_device_mesh(
+                self._device.type, tuple(shape.values()), mesh_dim_names=tuple(shape)
+            )
         each, nodes = self._launch.local_world_size, self.num_nodes
         for node in range(nodes if nodes > 1 else 0):
             group = dist.new_group(list(range(node * each, (node + 1) * each)), backend="gloo")
@@ -219,8 +219,8 @@ class DistributedContext:
     def mesh_for(self, domain: str) -> DeviceMesh:
         """The processes as the domain sees them; `mesh_for("batch")["dp"]` are those that share each global batch.
 
-        Domains are "batch" (pp, dp, cp, tp), "regular" (pp, dp_replicate, dp_shard, cp_shard, cp_replicate, tp) and
-        "flat" (world). OptionError for another, and for any where nothing is distributed.
+        Domains are "batch" (its axis is dp), "regular" (dp_replicate, dp_shard) and "flat" (world). OptionError for
+        another, and for any where nothing is distributed.
         """
         if domain not in self._meshes:
             known = " or ".join(map(repr, self._meshes)) or "none: one process has no mesh (see is_distributed)"

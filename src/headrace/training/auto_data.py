@@ -56,8 +56,9 @@ class AutoDataConfig(BaseModel):
     | pin_memory | packs in pinned memory, where there is an accelerator |
     | shard_indexing_mode | taken for d9d's sake: the order is one for all ranks, and has no shards |
 
-    A pack of buffers is a global batch by default; packs of microbatch_size rows have less padding, but then the ranks
-    of a step take less equally long. Whatever makes no sense is refused by a ValueError that says why.
+    A buffer is cut into packs of a global batch by default. Packs of microbatch_size times the number of ranks have the
+    least padding: neighbours go to different ranks, so these are a microbatch of each. Whatever makes no sense is
+    refused by a ValueError that says why.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

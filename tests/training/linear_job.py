@@ -146,7 +146,7 @@ def lines_of(log):
 
 def checkpoints_of(out):
     """The names of all that lies beside the checkpoints, by steps."""
-    return sorted((path.name for path in (out / "job").iterdir()), key=lambda name: int(name.partition("-")[2]))
+    return sorted((path.name for path in (out / "job").iterdir()), key=lambda name: (len(name), name))
 
 
 def main():

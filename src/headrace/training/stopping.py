@@ -2,8 +2,8 @@
 
 import signal
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from types import FrameType, TracebackType
 from typing import Any, Self
 
@@ -22,7 +22,6 @@ class StopRequest:
     def __init__(self) -> None:
         self.name: str | None = None  # of the signal that asked
         self._before: dict[int, Any] = {}
-        self._child_died = False
         self._may_handle = False
 
     def __enter__(self) -> Self:
@@ -49,33 +48,27 @@ class StopRequest:
     def undisturbed(self) -> Iterator[None]:
         """A block that the death of a child process does not break off.
 
-        torch's DataLoader has a handler that raises when a worker died, wherever the process happens to be. Here it is
-        called behind the block: by tell(), where the next batch is asked for.
+        torch's DataLoader has a handler that raises when a worker died, wherever the process happens to be. The loader
+        finds a dead worker without it, too: when it waits for its next batch.
         """
         before = signal.getsignal(signal.SIGCHLD) if self._may_handle else None
         if not callable(before):
             yield
             return
-        signal.signal(signal.SIGCHLD, self._note_death)
+        deaths: list[int] = []
+        signal.signal(signal.SIGCHLD, lambda number, frame: deaths.append(number))
         try:
             yield
         finally:
             signal.signal(signal.SIGCHLD, before)
-
-    def tell(self) -> None:
-        """Raise what the death of a child during undisturbed() is to raise, if anything."""
-        died, self._child_died = self._child_died, False
-        handler: Callable[[int, FrameType | None], Any] | int | None = signal.getsignal(signal.SIGCHLD)
-        if died and callable(handler):
-            handler(signal.SIGCHLD, None)
+            if deaths:
+                with suppress(RuntimeError):  # what torch's would raise
+                    before(signal.SIGCHLD, None)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         self.name = signal.Signals(number).name
         if number == signal.SIGINT:
             self._restore(number)
-
-    def _note_death(self, number: int, frame: FrameType | None) -> None:
-        self._child_died = True
 
     def _restore(self, number: int) -> None:
         before = self._before.pop(number, None)

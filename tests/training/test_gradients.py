@@ -1,0 +1,100 @@
+"""Gradients add up to those of the whole step, whatever it was cut into."""
+
+import pytest
+import torch
+
+from headrace import GradientManagerConfig
+from headrace.errors import OptionError
+from headrace.training.gradients import Gradients, _pieces
+
+
+class Model(torch.nn.Module):
+    """A layer that is used, one that never is, and one that is not trained."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(1)
+        self.used = torch.nn.Linear(3, 2)
+        self.unused = torch.nn.Linear(2, 2)
+        self.fixed = torch.nn.Linear(2, 1).requires_grad_(False)
+
+    def forward(self, inputs):
+        return self.fixed(self.used(inputs))
+
+
+def made(model, dtype=None):
+    return Gradients(model, torch.device("cpu"), GradientManagerConfig(grad_dtype=dtype), 1)
+
+
+ROWS = torch.arange(36.0).reshape(12, 3).sin()
+
+
+@pytest.mark.parametrize("dtype", [None, "float32", "float64"])
+@pytest.mark.parametrize("sizes", [(12,), (4, 8), (1, 0, 5, 6)])
+def test_weighted_means_of_microbatches_make_the_mean_of_the_whole_step(sizes, dtype):
+    model = Model()
+    expected = torch.autograd.grad(model(ROWS).square().mean(), list(model.used.parameters()))
+    gradients = made(model, dtype)
+    for rows in ROWS.split(sizes):
+        gradients.backward(model(rows).square().mean(), len(rows))  # NaN for no rows
+    loss = gradients.finish()
+    assert loss.item() == pytest.approx(model(ROWS).square().mean().item(), abs=1e-6)
+    for parameter, gradient in zip(model.used.parameters(), expected, strict=True):
+        torch.testing.assert_close(parameter.grad, gradient, atol=1e-6, rtol=0)
+
+
+def test_a_parameter_that_nothing_used_has_zeros_and_one_that_is_not_trained_has_none():
+    model = Model()
+    gradients = made(model)
+    gradients.backward(model(ROWS).mean(), None)
+    gradients.finish()
+    assert not model.unused.weight.grad.any()
+    assert model.fixed.weight.grad is None
+
+
+@pytest.mark.parametrize("dtype", [None, "float64"])
+def test_a_step_that_counts_nothing_has_zeros_and_no_nan(dtype):
+    model = Model()
+    gradients = made(model, dtype)
+    gradients.backward(model(ROWS[:0]).mean(), torch.tensor(0))
+    assert gradients.finish().item() == 0
+    assert gradients.clip(1.0).item() == 0
+    assert not any(parameter.grad.any() for parameter in model.used.parameters())
+
+
+def test_clear_begins_another_step():
+    model = Model()
+    gradients = made(model, "float64")
+    for _ in range(2):
+        gradients.backward(model(ROWS).sum(), 2.0)
+        gradients.finish()
+        found = [parameter.grad.clone() for parameter in model.used.parameters()]
+        gradients.clear()
+        assert all(parameter.grad is None for parameter in model.parameters())
+    again = torch.autograd.grad(model(ROWS).sum(), list(model.used.parameters()))
+    torch.testing.assert_close(found, list(again))
+
+
+def test_clipping_scales_all_gradients_to_the_norm_and_gives_the_one_before():
+    model = Model()
+    gradients = made(model)
+    gradients.backward(model(ROWS).sum() * 100, None)
+    gradients.finish()
+    before = torch.cat([one.grad.ravel() for one in model.parameters() if one.grad is not None]).norm()
+    assert gradients.clip(None) == pytest.approx(before.item())
+    assert gradients.clip(0.5) == pytest.approx(before.item())
+    assert gradients.clip(None) == pytest.approx(0.5, abs=1e-5)
+
+
+@pytest.mark.parametrize("weight", [-1, float("nan"), float("inf")])
+def test_a_weight_that_means_nothing_is_refused(weight):
+    model = Model()
+    with pytest.raises(OptionError, match="loss_weight="):
+        made(model).backward(model(ROWS).mean(), weight)
+
+
+def test_messages_hold_one_type_and_about_the_given_size():
+    tensors = [torch.zeros(10), torch.zeros(10), torch.zeros(100), torch.zeros(1), torch.zeros(1, dtype=torch.float64)]
+    assert _pieces(tensors, 80) == [(0, 2), (2, 3), (3, 4), (4, 5)]
+    assert _pieces(tensors, 10_000) == [(0, 4), (4, 5)]
+    assert _pieces([], 80) == []

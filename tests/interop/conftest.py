@@ -81,27 +81,26 @@ class D9d:
         """What d9d made of a request; the parts are in d9d_side.py."""
         return json.loads(run(D9D, "d9d_on_cpu", "interop.d9d_side", part, json.dumps(request)))
 
-    def train(self, out, provider, **job):
-        """Train in d9d's loop, in as many processes as it has ranks: microbatches by rank, and the losses."""
-        return self._job("d9d_trainer", out, {"provider": provider, **job})
-
-    def train_ours(self, out, provider, **job):
-        """The same job in Headrace's loop."""
-        return self._job("d9d_guest", out, {"provider": provider, **job})
-
-    def _job(self, module, out, job):
-        out.mkdir(exist_ok=True)
-        ranks = job.get("ranks", 1)
-        request = json.dumps({"out": str(out), **job})
+    def train(self, root, jobs, module="d9d_trainer"):
+        """Train in d9d's loop (d9d_guest: in Headrace's), one job after another, in as many processes as the first has
+        ranks. A job's "out" is a folder below root. Microbatches by rank, and the losses, by name of the job."""
+        ranks = jobs[0].get("ranks", 1)
+        jobs = [{**job, "out": str(root / job["out"])} for job in jobs]
+        for job in jobs:
+            Path(job["out"]).mkdir(exist_ok=True)
         alone = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-        if ranks == 1:
-            run(D9D, "d9d_on_cpu", f"interop.{module}", request, **alone)
-        else:
-            torchrun = ["--standalone", "--local-addr=127.0.0.1", f"--nproc-per-node={ranks}"]
-            program = ["-m", "interop.d9d_on_cpu", f"interop.{module}", request]
-            run_module(D9D, "torch.distributed.run", *torchrun, *program, **alone)
-        left = [json.loads((out / f"rank-{rank}.json").read_text()) for rank in range(ranks)]
-        return [one["microbatches"] for one in left], left[0]["losses"]
+        program = ["interop.d9d_on_cpu", f"interop.{module}", json.dumps(jobs)]
+        if ranks > 1:
+            torchrun = ["--standalone", "--local-addr=127.0.0.1", f"--nproc-per-node={ranks}", "-m"]
+            program = ["torch.distributed.run", *torchrun, *program]
+        run_module(D9D, *program, **alone)
+        left = {
+            job["name"]: [
+                json.loads((Path(job["out"]) / f"{job['name']}-{rank}.json").read_text()) for rank in range(ranks)
+            ]
+            for job in jobs
+        }
+        return {name: ([one["microbatches"] for one in ones], ones[0]["losses"]) for name, ones in left.items()}
 
 
 @pytest.fixture(scope="session")

@@ -1,11 +1,12 @@
 """A small job in d9d's own Trainer, fed by d9d's provider or one of Headrace's; runs in d9d's interpreter.
 
-python -m interop.d9d_on_cpu interop.d9d_trainer REQUEST     also under torchrun
+python -m interop.d9d_on_cpu interop.d9d_trainer REQUESTS    also under torchrun
 
-Each rank leaves its microbatches in a folder, rank 0 its losses, too.
+Each rank leaves its microbatches in the request's folder, rank 0 its losses, too.
 
-REQUEST is JSON: out (a folder), provider (one of PROVIDERS), and what the job shall be, by default that of the golden
-trainer.json: global_batch_size, microbatch_size, num_workers, shuffle, epochs, prefetch, period, total_steps, ranks.
+REQUESTS is a JSON list, and done in turn, for imports are slow here. A request has name (of the file it leaves), out (a
+folder, where checkpoints are), provider (one of PROVIDERS), and what the job shall be, by default that of trainer.json:
+global_batch_size, microbatch_size, num_workers, shuffle, epochs, prefetch, period, total_steps, ranks.
 """
 
 import json
@@ -31,12 +32,14 @@ from d9d.model_state.mapper.adapters import identity_mapper_from_module
 from d9d.module.parallelism.api import parallelize_replicate
 
 import headrace
+from headrace.training.context import data_parallel_world
 from interop.d9d_job import Samples, collate, document_lengths
 
 
 class Request(NamedTuple):
     """A job."""
 
+    name: str
     out: str
     provider: str
     global_batch_size: int = 8
@@ -131,7 +134,7 @@ def our_packer(request):
     """A provider of the user's own: Headrace's loader and packer under d9d's context."""
 
     def provide(context):
-        dp = headrace.data_parallel_world(context.dist_context)
+        dp = data_parallel_world(context.dist_context)
         loader = headrace.StatefulDataLoader(
             Samples(),
             collate,
@@ -163,7 +166,7 @@ def our_token_budget(request):
     """Packs of microbatches of at most so many tokens: global_batch_size of them a step, over all ranks."""
 
     def provide(context):
-        dp = headrace.data_parallel_world(context.dist_context)
+        dp = data_parallel_world(context.dist_context)
         batches = headrace.TokenBudgetBatches(
             headrace.WithLengths(Samples(), document_lengths()),
             max_tokens=32,
@@ -222,8 +225,9 @@ def train(request):
     if request.ranks > 1:
         torch.distributed.destroy_process_group()
     left = {"microbatches": task.seen, "losses": losses.losses}
-    (Path(request.out) / f"rank-{rank}.json").write_text(json.dumps(left))
+    (Path(request.out) / f"{request.name}-{rank}.json").write_text(json.dumps(left))
 
 
 if __name__ == "__main__":
-    train(Request(**json.loads(sys.argv[1])))
+    for job in json.loads(sys.argv[1]):
+        train(Request(**job))

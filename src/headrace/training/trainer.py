@@ -101,6 +101,7 @@ class TrainingConfigurator:
         if config.timeout is not None:
             context.set_timeout(config.timeout.init_timeout)
         world = data_parallel_world(context)
+        torch.manual_seed(config.determinism.base_seed)  # torchdata's loader draws its order when it is made
         with together("the task provider"):
             task = self._task_provider(TrainTaskProviderContext(dist_context=context))
         with together("the data provider"):

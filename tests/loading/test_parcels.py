@@ -49,6 +49,17 @@ def test_tensors_of_every_type_and_size_arrive(kind):
         assert torch.equal(got.reshape(-1).view(torch.uint8), given.reshape(-1).view(torch.uint8))
 
 
+def test_tensors_without_elements_and_of_one_arrive_whatever_their_strides():
+    odd = [
+        torch.from_numpy(np.zeros((0, 16), np.int64)),
+        torch.tensor(5).expand(1),
+        torch.zeros(3, 0, 2),
+        torch.ones(1, 1),
+    ]
+    for given, got in zip(odd, sent(odd), strict=True):
+        assert (got.dtype, got.shape, got.tolist()) == (given.dtype, given.shape, given.tolist())
+
+
 def test_all_large_tensors_of_a_batch_lie_in_one_piece_of_memory_and_small_ones_keep_none_of_it():
     large, small = torch.ones(LARGE), torch.ones(3)
     got = sent([{"a": large, "b": large + 1}, [large + 2, small]])

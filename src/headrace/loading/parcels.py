@@ -80,7 +80,8 @@ def _is_plain(tensor: torch.Tensor) -> bool:
 
 
 def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.view(-1).view(torch.uint8)
+    """A plain tensor as its bytes: all of its storage, whatever the strides of sizes of 0 and 1 say."""
+    return torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage())
 
 
 def _end_to_end(large: list[tuple[int, torch.Tensor]], size_bytes: int) -> torch.Tensor:

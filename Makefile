@@ -41,9 +41,11 @@ slow: setup      ## the slow tests that belong to no suite of their own
 	$(BIN)/python -m pytest -m "slow and not crash and not distributed and not interop" --timeout=900
 
 # The peers live in environments of their own. What needs one that cannot be made is skipped aloud. GuideLoom needs
-# Python 3.13; mosaicml-streaming comes without most of its dependencies (see the list that is installed instead).
+# Python 3.13; mosaicml-streaming and d9d come without most of their dependencies (see the lists that are installed
+# instead). d9d's environment has Headrace, too: one process runs both.
 GUIDELOOM := .venv-guideloom/.ready
 STREAMING := .venv-streaming/.ready
+D9D := .venv-d9d/.ready
 PYTHON313 ?=
 
 $(GUIDELOOM):
@@ -66,12 +68,22 @@ $(STREAMING): tests/interop/streaming_requirements.txt
 	  && touch $@ \
 	  || { rm -rf $(@D); echo "mosaicml-streaming could not be installed (see above): it is left out"; }
 
-interop: setup $(GUIDELOOM) $(STREAMING)  ## against the real peers: each reads ours, we read its
+$(D9D): tests/interop/d9d_requirements.txt
+	@rm -rf $(@D)
+	@$(PYTHON) -m venv $(@D) \
+	  && $(@D)/bin/pip install --quiet --disable-pip-version-check --no-compile -r $< \
+	  && $(@D)/bin/pip install --quiet --disable-pip-version-check --no-deps 'd9d==0.24.0' -e . \
+	  && $(@D)/bin/python -c 'import d9d.dataset, headrace' \
+	  && touch $@ \
+	  || { rm -rf $(@D); echo "d9d could not be installed (see above): it is left out"; }
+
+interop: setup $(GUIDELOOM) $(STREAMING) $(D9D)  ## against the real peers: each reads ours, we read its
 	HEADRACE_GUIDELOOM_PYTHON=$(CURDIR)/.venv-guideloom/bin/python \
 	HEADRACE_STREAMING_PYTHON=$(CURDIR)/.venv-streaming/bin/python \
+	HEADRACE_D9D_PYTHON=$(CURDIR)/.venv-d9d/bin/python \
 	  $(BIN)/python -m pytest tests/interop -m interop -rs
 
-bench: setup $(GUIDELOOM) $(STREAMING)    ## every claim of speed, interleaved with what it is compared to
+bench: setup $(GUIDELOOM) $(STREAMING) $(D9D)  ## every claim of speed, interleaved with what it is compared to
 	$(BIN)/python -m benchmarks.gather --check
 	$(BIN)/python -m benchmarks.loader --check $(if $(wildcard .venv-guideloom/bin/python),--guideloom .venv-guideloom/bin/python)
 	$(BIN)/python -m benchmarks.writing --check $(if $(wildcard .venv-guideloom/bin/python),--guideloom .venv-guideloom/bin/python)
@@ -82,9 +94,10 @@ bench: setup $(GUIDELOOM) $(STREAMING)    ## every claim of speed, interleaved w
 	$(BIN)/python -m benchmarks.packing --check
 	$(BIN)/python -m benchmarks.mixtures --check
 	$(BIN)/python -m benchmarks.orders --check
+	$(BIN)/python -m benchmarks.packs --check $(if $(wildcard .venv-d9d/bin/python),--d9d .venv-d9d/bin/python)
 
 docs: setup      ## every block and link of README and docs
 	$(BIN)/python -m pytest tests/docs
 
 clean:           ## remove what the targets made
-	rm -rf $(VENV) .venv-guideloom .venv-streaming .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+	rm -rf $(VENV) .venv-guideloom .venv-streaming .venv-d9d .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist

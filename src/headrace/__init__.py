@@ -58,8 +58,9 @@ _ROOMS = {  # names in the order of __all__, as text: a line a name would make t
         GradientClippingConfig GradientManagerConfig InitializeDataProviderContext InitializeLRSchedulerContext
         InitializeModelStageContext InitializeModelStageResult InitializeOptimizerStageContext JobLoggerConfig
         JobSchedule JobScheduleConfig LRSchedulerProtocol LRSchedulerProvider ModelProvider OptimizerProtocol
-        OptimizerProvider ParallelizeModelStageContext RunConfig TimeoutConfig TrainTask TrainTaskProvider
-        TrainTaskProviderContext Trainer TrainerConfig TrainingConfigurator shard_dataset_data_parallel
+        OptimizerProvider ParallelizeModelStageContext RunConfig StepDoneContext TimeoutConfig TrainTask
+        TrainTaskProvider TrainTaskProviderContext Trainer TrainerConfig TrainingConfigurator
+        shard_dataset_data_parallel
     """,
     "headrace.views": """
         BufferSortedDataset DatasetImplementingSortKeyProtocol LinearSchedule MixedDataset PackedBatch PackedDataset
@@ -161,6 +162,7 @@ __all__ = [
     "SpanNumpyFormat",
     "StateMismatchError",
     "StatefulDataLoader",
+    "StepDoneContext",
     "Store",
     "StreamArrayFormat",
     "StreamDataset",
@@ -347,6 +349,7 @@ if TYPE_CHECKING:
         OptimizerProvider,
         ParallelizeModelStageContext,
         RunConfig,
+        StepDoneContext,
         TimeoutConfig,
         Trainer,
         TrainerConfig,

@@ -57,6 +57,7 @@ class Task(TrainTask):
 
     def __init__(self):
         self.seen = []
+        self.losses = []
         self.finalized = 0
 
     def build_forward_inputs(self, ctx):
@@ -65,6 +66,9 @@ class Task(TrainTask):
 
     def compute_loss(self, ctx):
         return ComputeLossResult(loss=((ctx.pipeline_results - ctx.state) ** 2).mean(), loss_weight=None)
+
+    def step_done(self, ctx):
+        self.losses.append((ctx.schedule.current_step, ctx.loss.item()))
 
     def finalize(self, ctx):
         self.finalized += 1

@@ -95,6 +95,12 @@ def test_the_task_is_finalized_once_behind_the_last_step(tmp_path):
     assert task.finalized == 1
 
 
+def test_the_task_is_told_of_every_step_and_its_loss(tmp_path):
+    job, task = configurator(tmp_path)
+    job.configure().train()
+    assert task.losses == list(enumerate(losses(tmp_path), start=1))
+
+
 def test_a_line_is_logged_every_period_and_behind_the_last_step(tmp_path):
     run(tmp_path, {"replace": {}})
     job, _ = configurator(tmp_path, keep=1)

@@ -66,7 +66,7 @@ class DataPrefetchConfig(_Parameters):
 
 
 class DeterminismConfig(_Parameters):
-    """What torch's generators are seeded by: before the model is made alike on every rank, then by rank."""
+    """What torch's generators are seeded by, alike on every rank; those of CUDA by rank, once the model is made."""
 
     base_seed: int = Field(default=0, ge=0)
 

@@ -32,6 +32,7 @@ __all__ = [
     "OptimizerProvider",
     "ParallelizeModelStageContext",
     "PipelineStageInfo",
+    "StepDoneContext",
     "TrainTask",
     "TrainTaskProvider",
     "TrainTaskProviderContext",
@@ -85,6 +86,15 @@ class ComputeLossResult:
 
 
 @dataclass(kw_only=True)
+class StepDoneContext:
+    """A step that is done: schedule.current_step is its number. loss is the mean over all ranks, the same on each."""
+
+    schedule: "JobSchedule"
+    loss: Tensor
+    grad_norm: Tensor
+
+
+@dataclass(kw_only=True)
 class FinalizeContext:
     """Nothing, so far."""
 
@@ -108,6 +118,9 @@ class TrainTask(ABC, Generic[TBatch, TInput, TShared, TOutput, TState]):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on from what state_dict() gave."""
+
+    def step_done(self, ctx: StepDoneContext) -> None:
+        """Called on every rank behind each step, before its checkpoint. Reading the loss waits for the device."""
 
     def finalize(self, ctx: FinalizeContext) -> None:
         """Called once, behind the last step of the job."""

@@ -43,6 +43,7 @@ from headrace.training.providers import (
     OptimizerProtocol,
     OptimizerProvider,
     ParallelizeModelStageContext,
+    StepDoneContext,
     TrainTask,
     TrainTaskProvider,
     TrainTaskProviderContext,
@@ -148,7 +149,10 @@ class TrainingConfigurator:
                 dist_context=context, model=model, parallelism=self._config.parallelism or by_mesh
             )
             model = self._model_provider.parallelize_model_stage(given) or model
-        torch.manual_seed(derive_seed(seed, "rank", context.rank))  # from here on each rank draws its own
+        # The data may draw its order from the CPU's generator, which stays the same on every rank; dropout need not be.
+        torch.manual_seed(seed)
+        if device.type == "cuda":
+            torch.cuda.manual_seed(derive_seed(seed, "rank", context.rank))
         return model
 
 
@@ -270,6 +274,7 @@ class Trainer:
         job.gradients.clear()
         schedule.step()
         reports.step(loss, grad_norm)
+        job.task.step_done(StepDoneContext(schedule=schedule, loss=loss, grad_norm=grad_norm))
         if job.config.gc is not None and self._is_due(job.config.gc.period_steps):
             gc.collect()
 

@@ -152,8 +152,8 @@ class AutoDataProvider:
         """
         config = self._config
         world = data_parallel_world(context.dist_context)
-        if "shard_indexing_mode" in config.model_fields_set:
-            _log.info(
+        if "shard_indexing_mode" in config.model_fields_set and world.rank == 0:
+            getattr(context.dist_context, "logger", _log).info(
                 "shard_indexing_mode=%s changes nothing: ranks share the steps of one order, which has no shards",
                 config.shard_indexing_mode.value,
             )

@@ -46,7 +46,7 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    """Tokens to the summed next-token loss."""
+    """Tokens to the scores of the tokens that follow."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -59,10 +59,8 @@ class GPT(nn.Module):
                 deep = name.endswith(("attention_out.weight", "mlp_out.weight"))
                 nn.init.normal_(parameter, std=0.02 / (2 * shape.layers) ** 0.5 if deep else 0.02)
 
-    def forward(self, windows: Tensor) -> Tensor:
-        """The loss summed (not averaged) over rows and positions; windows is int64 (B, T + 1), B may be 0."""
-        inputs, targets = windows[:, :-1], windows[:, 1:]
-        positions = torch.arange(inputs.shape[1])
-        x = self.norm(self.blocks(self.token(inputs) + self.position(positions)))
-        logits = F.linear(x, self.token.weight)  # (B, T, V): the output layer is the token embedding itself
-        return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum")
+    def forward(self, tokens: Tensor) -> Tensor:
+        """The logits, (B, T, V); tokens is int64 (B, T)."""
+        positions = torch.arange(tokens.shape[1], device=tokens.device)
+        x = self.norm(self.blocks(self.token(tokens) + self.position(positions)))
+        return F.linear(x, self.token.weight)  # the output layer is the token embedding itself

@@ -2,13 +2,13 @@
 
     torchrun --standalone --nproc-per-node 2 -m examples.demo.train --data TOKENS --out RUN --steps 60
 
-All there is to the data is in `numbered_windows` and the loader in `main`. Which rows a step trains on follows from the
-data, the seed and the global batch size, never from the number of ranks: a checkpoint of 2 ranks goes on with 1 or 4.
+`trainer` puts the job together: the data, the model, and how one becomes the loss of the other. The loop is Headrace's.
+Which rows a step trains on follows from the data, the seed and the global batch size, never from the number of ranks: a
+checkpoint of 2 ranks goes on with 1 or 4.
 """
 
 import argparse
 import json
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
@@ -16,12 +16,40 @@ from typing import Any, NamedTuple, TextIO
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+import torch.nn.functional as F
+from torch import Tensor
 
 from examples.demo.model import GPT, Shape
-from headrace import StatefulDataLoader, StreamDataset, StreamStorage
+from headrace import (
+    AutoDataConfig,
+    AutoDataProvider,
+    BuildForwardInputsContext,
+    BuildForwardInputsResult,
+    CheckpointingConfig,
+    ComputeLossContext,
+    ComputeLossResult,
+    DataPrefetchConfig,
+    DeterminismConfig,
+    DeviceMeshParameters,
+    GradientClippingConfig,
+    GradientManagerConfig,
+    InitializeLRSchedulerContext,
+    InitializeModelStageContext,
+    InitializeModelStageResult,
+    InitializeOptimizerStageContext,
+    JobScheduleConfig,
+    ModelProvider,
+    RunConfig,
+    StepDoneContext,
+    StreamDataset,
+    StreamStorage,
+    Trainer,
+    TrainerConfig,
+    TrainingConfigurator,
+    TrainTask,
+)
 
-__all__ = ["GLOBAL_BATCH_SIZE", "SEED", "NumberedWindows", "numbered_windows"]
+__all__ = ["CHECKPOINT_EVERY", "GLOBAL_BATCH_SIZE", "SEED", "NumberedWindows", "numbered_windows"]
 
 GLOBAL_BATCH_SIZE = 12  # rows of 128 tokens, a step; 1, 2, 3, 4, 6 or 12 ranks divide it
 CHECKPOINT_EVERY = 10  # steps
@@ -61,7 +89,7 @@ def numbered_windows(directory: Path) -> NumberedWindows:
 
 
 class Batch(NamedTuple):
-    """This rank's rows of one step."""
+    """One microbatch."""
 
     ids: Tensor  # int64 (rows,)
     windows: Tensor  # int64 (rows, context + 1)
@@ -73,73 +101,78 @@ def collate(samples: Sequence[Sample]) -> Batch:
     return Batch(torch.tensor([sample["id"] for sample in samples]), torch.from_numpy(windows))
 
 
-def train_step(model: GPT, optimizer: torch.optim.Optimizer, step: int, batch: Batch) -> float:
-    """The mean loss of the global batch, before its update; equal on every rank."""
-    for group in optimizer.param_groups:
-        group["lr"] = LEARNING_RATE * min(1.0, step / WARMUP_STEPS)
-    parameters = list(model.parameters())
-    # Row by row, and added up in float64: rounded to float32, such a sum is the same however the rows were dealt to
-    # ranks. Microbatches of several rows would be faster and, after 60 steps, agree to about four digits.
-    total = torch.zeros(1 + sum(parameter.numel() for parameter in parameters), dtype=torch.float64)
-    for window in batch.windows.unbind():
-        loss: Tensor = model(window[None])
-        gradients = torch.autograd.grad(loss, parameters)
-        total += torch.cat([loss.detach()[None], *map(torch.ravel, gradients)])
-    dist.all_reduce(total)  # the loss and all gradients in one message
-    total /= GLOBAL_BATCH_SIZE * SHAPE.context  # by the global count: this rank's share of the rows plays no part
-    start = 1
-    for parameter in parameters:
-        parameter.grad = total[start : start + parameter.numel()].view_as(parameter).float()
-        start += parameter.numel()
-    nn.utils.clip_grad_norm_(parameters, 1.0)
-    optimizer.step()
-    return float(total[0])
+class NextToken(TrainTask[Batch, Tensor, None, Tensor, Tensor]):
+    """Predict the next token; and write down, at every step, which samples this rank trained on, and the loss."""
+
+    def __init__(self, log: TextIO) -> None:
+        self.log = log
+        self.ids: list[int] = []  # of the step that is being made
+
+    def build_forward_inputs(self, ctx: BuildForwardInputsContext[Batch]) -> BuildForwardInputsResult[Any, None, Any]:
+        """The windows but for their last tokens, and the tokens that follow."""
+        self.ids += ctx.batch.ids.tolist()
+        return BuildForwardInputsResult(input=ctx.batch.windows[:, :-1], state=ctx.batch.windows[:, 1:])
+
+    def compute_loss(self, ctx: ComputeLossContext[Tensor, Tensor]) -> ComputeLossResult:
+        """The mean over the microbatch's tokens, which weighs as many."""
+        loss = F.cross_entropy(ctx.pipeline_results.flatten(0, 1), ctx.state.flatten())
+        return ComputeLossResult(loss=loss, loss_weight=ctx.state.numel())
+
+    def step_done(self, ctx: StepDoneContext) -> None:
+        """One write a line, so that a kill leaves whole lines."""
+        step, loss = ctx.schedule.current_step, ctx.loss.item()
+        self.log.write(json.dumps({"step": step, "ids": self.ids, "loss": loss}) + "\n")
+        self.log.flush()
+        self.ids = []
 
 
-def save_checkpoint(folder: Path, step: int, state: Mapping[str, Any]) -> None:
-    """Write the checkpoint so that it is whole or absent, whenever this process dies."""
-    unfinished = folder / f".step-{step:06d}.tmp"
-    with unfinished.open("wb") as file:
-        torch.save(dict(state), file)
-        file.flush()
-        os.fsync(file.fileno())
-    unfinished.rename(folder / f"step-{step:06d}.pt")
+class SmallGPT(ModelProvider[GPT]):
+    """The model, with the same first weights in every run."""
+
+    def initialize_model_stage(self, context: InitializeModelStageContext) -> InitializeModelStageResult[GPT]:
+        """A GPT of about a million parameters."""
+        return InitializeModelStageResult(model=GPT(SHAPE))
 
 
-def newest_checkpoint(folder: Path) -> dict[str, Any] | None:
-    """The content of the latest whole checkpoint; None in a run that starts."""
-    paths = sorted(folder.glob("step-*.pt"))
-    content: dict[str, Any] | None = torch.load(paths[-1], weights_only=True) if paths else None
-    return content
+def optimizer(context: InitializeOptimizerStageContext) -> torch.optim.Optimizer:
+    """AdamW."""
+    parameters = context.model.parameters()
+    return torch.optim.AdamW(parameters, lr=LEARNING_RATE, betas=(0.9, 0.95), weight_decay=0.1)
 
 
-def record(file: TextIO, step: int, batch: Batch, loss: float) -> None:
-    """Append what this rank just trained on; one write a line, so that a kill leaves whole lines."""
-    file.write(json.dumps({"step": step, "ids": batch.ids.tolist(), "loss": loss}) + "\n")
-    file.flush()
+def warm_up(context: InitializeLRSchedulerContext) -> torch.optim.lr_scheduler.LRScheduler:
+    """The learning rate rises in the first steps."""
+    return torch.optim.lr_scheduler.LambdaLR(context.optimizer, lambda done: min(1.0, (done + 1) / WARMUP_STEPS))
 
 
-def train(loader: StatefulDataLoader, out: Path, log: TextIO, steps: int) -> None:
-    """Train from the newest checkpoint in out, or from nothing, until `steps` steps are done in all."""
-    torch.manual_seed(SEED)  # the same first weights on every rank
-    model = GPT(SHAPE)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, betas=(0.9, 0.95), weight_decay=0.1)
-    step = 0
-    if saved := newest_checkpoint(out):
-        model.load_state_dict(saved["model"])
-        optimizer.load_state_dict(saved["optimizer"])
-        loader.load_state_dict(saved["loader"])
-        step = saved["step"]
-    while step < steps:  # once an epoch
-        for batch in loader:
-            step += 1
-            loss = train_step(model, optimizer, step, batch)
-            record(log, step, batch, loss)
-            if step % CHECKPOINT_EVERY == 0 and dist.get_rank() == 0:
-                state = {"step": step, "model": model.state_dict(), "optimizer": optimizer.state_dict()}
-                save_checkpoint(out, step, state | {"loader": loader.state_dict()})
-            if step == steps:
-                break
+def trainer(data: Path, out: Path, steps: int, log: TextIO) -> Trainer:
+    """The job, ready to go on where its newest checkpoint in out stands."""
+    return TrainingConfigurator(
+        mesh=DeviceMeshParameters(data_parallel_replicate=dist.get_world_size()),
+        parameters=TrainerConfig(
+            run=RunConfig(name="checkpoints"),
+            schedule=JobScheduleConfig(total_steps=steps),
+            data_prefetch=DataPrefetchConfig(prefetch_factor=4),
+            determinism=DeterminismConfig(base_seed=SEED),
+            checkpointing=CheckpointingConfig(save_dir=out, period_steps=CHECKPOINT_EVERY),
+            gradient_clipping=GradientClippingConfig(max_norm=1.0),
+            # Row by row, and added up in float64: rounded to float32, such a sum is the same however the rows were
+            # dealt to ranks. Microbatches of several rows would be faster and, after 60 steps, agree to about four
+            # digits.
+            gradient_manager=GradientManagerConfig(grad_dtype="float64"),
+        ),
+        task_provider=lambda context: NextToken(log),
+        model_provider=SmallGPT(),
+        data_provider=AutoDataProvider(
+            dataset_factory=lambda context: numbered_windows(data),
+            collator=collate,
+            config=AutoDataConfig(
+                global_batch_size=GLOBAL_BATCH_SIZE, microbatch_size=1, shuffle=True, seed=SEED, epochs=None
+            ),
+        ),
+        optimizer_provider=optimizer,
+        lr_scheduler_provider=warm_up,
+    ).configure()
 
 
 def main() -> None:
@@ -155,19 +188,8 @@ def main() -> None:
     dist.init_process_group("gloo")
     options.out.mkdir(parents=True, exist_ok=True)
     records = options.out / f"attempt-{options.attempt}-rank-{dist.get_rank()}-of-{dist.get_world_size()}.jsonl"
-    # Rank and world size come from the process group.
-    loader = StatefulDataLoader(
-        numbered_windows(options.data),
-        collate,
-        device="cpu",
-        global_batch_size=GLOBAL_BATCH_SIZE,
-        shuffle=True,
-        shuffle_seed=SEED,
-        num_workers=1,
-        prefetch=4,
-    )
-    with loader, records.open("a", encoding="utf-8") as log:
-        train(loader, options.out, log, options.steps)
+    with records.open("a", encoding="utf-8") as log:
+        trainer(options.data, options.out, options.steps, log).train()
     dist.destroy_process_group()
 
 

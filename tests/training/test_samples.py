@@ -10,6 +10,7 @@ from pathlib import Path
 import datasets
 import pytest
 
+import headrace
 from headrace import (
     AutoDataProvider,
     FixedCountMicrobatchPacker,
@@ -177,3 +178,28 @@ def test_a_dataset_too_small_for_one_step_is_refused_rather_than_complete_at_onc
     packer = FixedCountMicrobatchPacker([1, 2, 3], microbatches_per_step=4)
     with pytest.raises(OptionError, match=r"total_steps=0 .*the data does not fill one step"):
         JobSchedule(JobScheduleConfig(), packer)
+
+
+NAMES = """
+PyTree TensorTree ScalarTree CollateFn MicrobatchPack DataLoaderProtocol MicrobatchPackStream OptimizerProtocol
+LRSchedulerProtocol tree_flatten tree_unflatten tree_leaves tree_map tree_map_only tree_leaves_with_path PyTreeSpec
+DatasetImplementingSortKeyProtocol BufferSortedDataset ShardIndexingMode ShardedDataset shard_dataset_data_parallel
+PaddingSide1D pad_stack_1d TokenPoolingType token_pooling_mask_from_attention_mask FixedCountMicrobatchPacker
+PinMemoryMicrobatchPackStream num_microbatches_for_global_batch DatasetFactory DataProvider AutoDataConfig
+AutoDataProvider InitializeDataProviderContext DataParallelMicrobatchPackStream build_device_pack_stream
+DeviceMeshParameters DistributedContext TrainingConfigurator Trainer JobSchedule TrainTask TrainTaskProvider
+TrainTaskProviderContext BuildForwardInputsContext BuildForwardInputsResult ComputeLossContext ComputeLossResult
+ModelProvider InitializeModelStageContext InitializeModelStageResult ParallelizeModelStageContext OptimizerProvider
+InitializeOptimizerStageContext LRSchedulerProvider InitializeLRSchedulerContext TrainerConfig RunConfig
+JobScheduleConfig DataPrefetchConfig CheckpointingConfig DeterminismConfig GradientClippingConfig JobLoggerConfig
+GarbageCollectionConfig GradientManagerConfig TimeoutConfig
+"""
+
+
+def test_every_name_of_d9d_s_data_stack_and_of_the_loop_that_takes_it_comes_from_headrace_and_is_in_the_guide():
+    guide = (ROOT / "docs" / "from-d9d.md").read_text(encoding="utf-8")
+    for name in NAMES.split():
+        assert getattr(headrace, name) is not None
+        assert name in headrace.__all__
+        of_the_loop = name.endswith(("Context", "Result", "Config", "Provider", "ProviderContext"))
+        assert of_the_loop or f"`{name}" in guide, f"docs/from-d9d.md does not mention {name}"

@@ -77,9 +77,9 @@ class Streaming:
 class D9d:
     """d9d_trainer.py and d9d_side.py, each in a process of its own, or in several."""
 
-    def see(self, part, **request):
-        """What d9d made of a request; the parts are in d9d_side.py."""
-        return json.loads(run(D9D, "d9d_on_cpu", "interop.d9d_side", part, json.dumps(request)))
+    def see(self, requests):
+        """What d9d makes of each request; the names are functions of d9d_side.py."""
+        return json.loads(run(D9D, "d9d_on_cpu", "interop.d9d_side", json.dumps(requests)))
 
     def train(self, root, jobs, module="d9d_trainer"):
         """Train in d9d's loop (d9d_guest: in Headrace's), one job after another, in as many processes as the first has

@@ -95,6 +95,7 @@ bench: setup $(GUIDELOOM) $(STREAMING) $(D9D)  ## every claim of speed, interlea
 	$(BIN)/python -m benchmarks.mixtures --check
 	$(BIN)/python -m benchmarks.orders --check
 	$(BIN)/python -m benchmarks.packs --check $(if $(wildcard .venv-d9d/bin/python),--d9d .venv-d9d/bin/python)
+	$(BIN)/python -m benchmarks.trainer --check
 
 docs: setup      ## every block and link of README and docs
 	$(BIN)/python -m pytest tests/docs

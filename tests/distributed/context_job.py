@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 from headrace import AutoDataConfig, AutoDataProvider, DeviceMeshParameters, InitializeDataProviderContext
+from headrace.training.agreement import check_same
 
 
 def main(out, replicate, shard, scenes):
@@ -54,6 +55,9 @@ def run(context, scene, found, out):
         found["packs"] = list(stream)
     elif scene == "returned":
         found["value"] = returned(context)
+    elif scene == "same":
+        check_same("data", "as everywhere")
+        check_same("data", f"seed 7, {'other' if context.rank == 1 else 'the'} data")
     elif scene == "late":
         context.set_timeout(2)
         if context.rank:

@@ -14,7 +14,7 @@ from distributed.conftest import launcher
 from training.ranks import global_rows, stream_of
 
 JOB = Path(__file__).with_name("context_job.py")
-SCENES = ["order", "main fails", "another fails", "within", "local fails", "returned", "places", "data", "late"]
+SCENES = ["order", "main fails", "another fails", "within", "local fails", "returned", "places", "data", "same", "late"]
 SOON_S = 10
 
 pytestmark = pytest.mark.distributed
@@ -97,6 +97,13 @@ def test_the_ranks_share_the_order_of_one(three):
     alone = stream_of(range(50), {"global_batch_size": 12, "microbatch_size": 12, "shuffle": True, "epochs": 2})
     steps = [pack[0] for pack in alone]
     assert [global_rows(packs) for packs in zip(*(line["packs"] for line in three["data"]), strict=True)] == steps
+
+
+def test_a_rank_with_other_data_is_refused_on_all_of_them(three):
+    main, other, last = three["same"]
+    assert other["error"] == "OrderError"
+    assert "rank 1 has other data than rank 0: ...seed 7, other data..." in other["text"]
+    assert all("rank 1 failed in comparing data" in line["text"] for line in (main, last))
 
 
 def test_a_rank_that_does_not_come_in_time_is_an_error_of_those_who_wait(three):

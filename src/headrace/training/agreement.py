@@ -7,6 +7,7 @@ rank 2   ... fine -----------------'
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from os.path import commonprefix
 from typing import NamedTuple
 
 import torch
@@ -14,8 +15,9 @@ import torch.distributed as dist
 
 from headrace.errors import OrderError, RankFailedError
 
-__all__ = ["Failed", "check_agreed", "first_failure", "together"]
+__all__ = ["Failed", "check_agreed", "check_same", "first_failure", "together"]
 
+SHOWN = 120  # characters of a text that differs
 MOST_BYTES = 4096  # of an error's text; one that quotes a file need not travel whole
 
 
@@ -58,6 +60,27 @@ def check_agreed(what: str, number: int) -> None:
             "much data (padded shards, or AutoDataProvider, whose ranks share the steps of one order), or configure "
             "the number of steps"
         )
+
+
+def check_same(what: str, text: str) -> None:
+    """OrderError where a rank's text is another than rank 0's; the others get RankFailedError, which says so. Every
+    rank must call it; one alone agrees."""
+    if not (dist.is_available() and dist.is_initialized()):
+        return
+    own = torch.frombuffer(bytearray(text.encode() + b"\n"), dtype=torch.uint8)
+    number = torch.tensor([len(own)])
+    dist.broadcast(number, 0)
+    first = own.clone() if dist.get_rank() == 0 else torch.zeros(int(number), dtype=torch.uint8)
+    dist.broadcast(first, 0)
+    with together(f"comparing {what}"):
+        expected = bytes(first.tolist()).decode().removesuffix("\n")
+        if expected != text:
+            begin = max(0, len(commonprefix([expected, text])) - SHOWN // 4)  # noqa: RUF071 -- of characters
+            shown = [each[begin : begin + SHOWN] for each in (expected, text)]
+            raise OrderError(
+                f"rank {dist.get_rank()} has other {what} than rank 0: ...{shown[1]}... in place of ...{shown[0]}...; "
+                "give all ranks the same"
+            )
 
 
 @contextmanager

@@ -10,6 +10,7 @@ step, so none waits for another in vain.
 
 import gc
 import inspect
+import json
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ from headrace.errors import RankFailedError
 from headrace.loading.device_stream import DevicePackStream, build_device_pack_stream
 from headrace.loading.world import World
 from headrace.planning import derive_seed
-from headrace.training.agreement import check_agreed, first_failure, together
+from headrace.training.agreement import check_agreed, check_same, first_failure, together
 from headrace.training.checkpoint import Checkpoints, DataState, TrainedState
 from headrace.training.context import DeviceMeshParameters, DistributedContext, data_parallel_world
 from headrace.training.data import DataProvider, InitializeDataProviderContext
@@ -119,6 +120,8 @@ class TrainingConfigurator:
         with together("counting the steps"):
             schedule = JobSchedule(config.schedule, stream, done)
         check_agreed("numbers of steps", schedule.total_steps)
+        if stream.is_elastic:  # a state of all ranks: one that has another read another dataset, or another order of it
+            check_same("data", json.dumps(stream.state_dict()))
         model = self._model(context)
         gradients = Gradients(model, context.current_device, config.gradient_manager, world.world_size)
         with together("the optimizer provider"):

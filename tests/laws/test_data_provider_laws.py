@@ -19,6 +19,9 @@ from views.packed_scenes import with_lengths
 
 WORKERS = {"num_workers": 2, "multiprocessing_context": "fork"}
 
+few = settings(max_examples=max(6, settings.default.max_examples // 25))  # each starts processes
+some = settings(max_examples=max(15, settings.default.max_examples // 5))  # and threads
+
 
 @st.composite
 def jobs(draw):
@@ -133,7 +136,7 @@ def test_a_resume_with_another_global_batch_reads_the_rows_behind_the_position(j
     assert global_steps(streams) == steps
 
 
-@settings(max_examples=15)
+@some
 @given(jobs(), st.data())
 def test_packs_ahead_are_invisible_in_the_states_too(job, data):
     dataset, config, rows = job
@@ -158,7 +161,7 @@ def test_packs_ahead_are_invisible_in_the_states_too(job, data):
             stream.close()
 
 
-@settings(max_examples=6)
+@few
 @given(jobs(), st.data())
 def test_workers_and_the_batches_they_made_ahead_are_invisible(job, data):
     dataset, config, rows = job

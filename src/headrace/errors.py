@@ -324,7 +324,7 @@ class OptionError(HeadraceError, ValueError):
 
 
 class ClosedError(HeadraceError, RuntimeError):
-    """A reader, writer or loader was used before open() or after close()."""
+    """A reader, writer or loader was used before open() or after close(), or an iterator after it was overtaken."""
 
 
 class OrderError(HeadraceError, ValueError):

@@ -251,6 +251,22 @@ def test_an_overtaken_iterator_is_refused_rather_than_served_twice():
         next(new)
 
 
+@pytest.mark.parametrize("overtake", ["iter", "load", "close"])
+def test_an_iterator_that_is_overtaken_before_its_first_pack_is_refused_too(overtake):
+    stream = stream_of(range(12), SIZES)
+    never_asked = iter(stream)
+    if overtake == "iter":
+        assert next(iter(stream)) == [[0, 1], [2, 3]]
+    elif overtake == "load":
+        stream.load_state_dict(stream.state_dict())
+    else:
+        stream.close()
+    with pytest.raises(ClosedError, match="this iterator is over"):
+        next(never_asked)
+    served = 1 if overtake == "iter" else 0
+    assert list(stream) == list(stream_of(range(12), SIZES))[served:]
+
+
 def test_the_state_is_one_small_text_equal_on_every_rank_before_and_after_any_pack():
     streams = streams_of(range(64), {"global_batch_size": 8, "microbatch_size": 1, "shuffle": True, "epochs": 2}, 4)
     states = [stream.state_dict() for stream in streams]

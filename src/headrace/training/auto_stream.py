@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from headrace.errors import OrderError, StateError
+from headrace.errors import ClosedError, OrderError, StateError
 from headrace.loading import StatefulDataLoader, World
 from headrace.loading.order import step_plan
 from headrace.loading.pack_protocols import CollateFn, MicrobatchPack
@@ -110,6 +110,7 @@ class AutoDataStream:
         self._source: StatefulDataLoader | BudgetPacks = loader if packs is None else packs
         self._per_step = 1 if packs is None else packs.microbatches_per_step
         self._over = False
+        self._turn = 0  # the number of the iterator that may go on; another one was overtaken
         self._counted: dict[int, int] = {}  # rows of epochs
         self._plan = step_plan(
             loader.dataset,
@@ -125,7 +126,8 @@ class AutoDataStream:
             self.loader.set_epoch(0)
         else:
             self._source.load_state_dict(self._source.state_dict())  # else a loader starts a broken-off epoch over
-        return self._packs()
+        self._turn += 1
+        return self._packs(self._turn)
 
     def __enter__(self) -> Self:
         return self
@@ -137,6 +139,7 @@ class AutoDataStream:
 
     def close(self) -> None:
         """End worker processes and the active iterator; twice is harmless. The state stays, and iter() goes on."""
+        self._turn += 1
         self.loader.close()
 
     @property
@@ -179,13 +182,16 @@ class AutoDataStream:
         except ValueError as error:
             raise StateError(f"the state of this stream is damaged, its text is no JSON: {error}") from None
         self._source.load_state_dict(state)
+        self._turn += 1
         self._over = False
 
     def describe(self) -> dict[str, Any]:
         """Data, order and sizes, as the loader's describe() has them, and the epochs."""
         return {**self.loader.describe(), "epochs": self.epochs}
 
-    def _packs(self) -> Iterator[MicrobatchPack[Any]]:
+    def _packs(self, turn: int) -> Iterator[MicrobatchPack[Any]]:
+        if turn != self._turn:  # before its first pack; behind that the loader's iterator says so
+            raise ClosedError("this iterator is over: another one, a loaded state or close() took its place")
         while not self._is_at_end():
             packs: Any = iter(self._source)
             number, empty = self._cursor().epoch, True

@@ -25,7 +25,7 @@ from headrace.planning import derive_seed, pack
 from headrace.planning.packing import STRATEGIES, Strategy
 
 WINDOW = 65_536
-LEAST = {"best_fit": 1e6, "concat": 1e6}  # documents a second
+LEAST = {"best_fit": 1e6, "first_fit": 1e6, "concat": 1e6}  # documents a second
 
 _Ints = NDArray[np.int64]
 

@@ -14,6 +14,7 @@
     legs.py          the stretches in which shares stay the same
     recipe.py        what decides a mixture, also as text that a state can carry
     packing.py       documents into rows of at most so many tokens
+    first_fit.py     the first of many rows that has room, a piece at a time
     segments.py      position ids, segment ids and cumulative lengths of documents in rows
     token_batches.py batches of at most so many tokens, in steps of equal cost
     partition.py     rows of a global batch to ranks: the only place where rank and world size appear

@@ -11,7 +11,7 @@ step costs the same for one document and for thousands:
     c pieces of length l; the smallest room r >= l that b rows have; each of those rows takes k = r // l pieces
     c // k rows, if there are as many, are full of them and have the room r - k * l; one more takes the rest
 
-first_fit is first-fit in the documents' order. concat puts them end to end and cuts.
+first_fit is first-fit in the documents' order (first_fit.py). concat puts them end to end and cuts.
 """
 
 from collections import deque
@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import OptionError, OrderError
+from headrace.planning.first_fit import first_fit
 from headrace.planning.permutation import Permutation
 
 __all__ = ["LONG_POLICIES", "STRATEGIES", "PackedRows", "pack"]
@@ -75,7 +76,7 @@ def pack(lengths: Int64s, capacity: int, *, strategy: Strategy, long: Long, seed
         num_rows = -(-int(kept.sum()) // capacity)
     else:
         numbers, starts, stops = _pieces(kept, capacity)
-        fit = _best_fit if strategy == "best_fit" else _first_fit
+        fit = _best_fit if strategy == "best_fit" else first_fit
         rows, num_rows = fit(stops - starts, capacity)
         places = np.empty(num_rows, np.int64)
         places[Permutation(num_rows, seed)(np.arange(num_rows))] = np.arange(num_rows)
@@ -260,44 +261,3 @@ class _Rooms:
             self._words[number] ^= 1 << bit
             if not self._words[number]:
                 self._summary ^= 1 << number
-
-
-def _first_fit(sizes: Int64s, capacity: int) -> tuple[Int64s, int]:
-    """The row of each piece, and the number of rows: pieces in their order, each into the first row with room."""
-    # A tournament: node i has the larger room of nodes 2i and 2i + 1, rows are the leaves; unopened ones are all room.
-    leaves = 1
-    most = [capacity] * 2
-    rows = []
-    num_rows = 0
-    for size in sizes.tolist():
-        if most[1] < size:
-            most = _doubled(most, leaves, capacity)
-            leaves *= 2
-        node = 1
-        while node < leaves:
-            node *= 2
-            if most[node] < size:
-                node += 1
-        rows.append(node - leaves)
-        room = most[node] - size
-        most[node] = room
-        while node > 1:
-            other = most[node ^ 1]
-            node >>= 1
-            larger = room if room > other else other
-            if most[node] == larger:
-                break
-            most[node] = room = larger
-        # A row is opened when all before it lack the room, so the numbers of opened rows have no gaps.
-        num_rows = max(num_rows, rows[-1] + 1)
-    return np.array(rows, np.int64), num_rows
-
-
-def _doubled(most: list[int], leaves: int, capacity: int) -> list[int]:
-    """The tournament over twice as many rows, the new ones unopened."""
-    doubled = [0, capacity]
-    width = 1
-    while width <= leaves:
-        doubled += most[width : 2 * width] + [capacity] * width
-        width *= 2
-    return doubled

@@ -1,8 +1,10 @@
 """The loop of one process: what it saves, where it goes on, and what it says when it cannot."""
 
+import copy
 import json
 import logging
 
+import numpy as np
 import pytest
 import torch
 from torchdata.stateful_dataloader import StatefulDataLoader as TorchdataLoader
@@ -24,6 +26,8 @@ from headrace import (
     TimeoutConfig,
     TrainerConfig,
     TrainTask,
+    WithLengths,
+    pad_stack_1d,
 )
 from headrace.errors import OptionError, WorkerError
 from interop.d9d_job import Samples, collate
@@ -424,3 +428,78 @@ def test_a_negative_prefetch_is_refused_when_it_is_given():
 def test_a_mesh_of_more_processes_than_were_started_is_refused(tmp_path):
     with pytest.raises(OptionError, match="torchrun"):
         configurator(tmp_path, ranks=2)[0].configure()
+
+
+class Tokens:
+    """Sample i is as many numbers as its length says."""
+
+    lengths = np.arange(48) * 7 % 16 + 1
+
+    def __len__(self):
+        return len(self.lengths)
+
+    def __getitem__(self, index):
+        return torch.arange(self.lengths[index]) / 16 + index / 48
+
+
+class PaddedTask(TrainTask):
+    """A mean a token over padded rows; it keeps what it was given."""
+
+    def __init__(self):
+        self.seen = []
+
+    def build_forward_inputs(self, ctx):
+        self.seen.append(ctx.batch)
+        return BuildForwardInputsResult(input=ctx.batch["inputs"], state=ctx.batch["attention_mask"])
+
+    def compute_loss(self, ctx):
+        errors = ctx.pipeline_results.squeeze(-1).square() * ctx.state
+        return ComputeLossResult(loss=errors.sum() / ctx.state.sum(), loss_weight=ctx.state.sum())
+
+
+def padded(samples):
+    rows = pad_stack_1d(samples, pad_value=-1.0)
+    mask = (rows != -1.0).to(torch.int64)
+    return {"inputs": torch.stack([rows, torch.ones_like(rows)], dim=-1), "attention_mask": mask}
+
+
+class Constant(ModelProvider):
+    def initialize_model_stage(self, context):
+        model = torch.nn.Linear(2, 1)
+        torch.nn.init.ones_(model.weight)
+        return InitializeModelStageResult(model=model)
+
+
+def test_a_loss_a_token_of_uneven_microbatches_is_that_of_the_unsplit_step(tmp_path):
+    recorded = {}
+    for name, sizes in {"budgets": {"max_tokens": 48, "batches_per_step": 4}, "rows": {"gbs": 12, "mb": 3}}.items():
+        renamed = {"gbs": "global_batch_size", "mb": "microbatch_size"}
+        config = AutoDataConfig(**{renamed.get(key, key): value for key, value in sizes.items()})
+        provider = AutoDataProvider(lambda _: WithLengths(Tokens(), Tokens.lengths), padded, config)
+        task = PaddedTask()
+        replace = {"task_provider": lambda _, task=task: task, "model_provider": Constant()}
+        job, _ = configurator(tmp_path / name, provider, replace=replace)
+        trainer = job.configure()
+        model = copy.deepcopy(trainer.model)
+        trainer.train()
+        step = task.seen[:4]
+        total = sum((model(one["inputs"]).squeeze(-1).square() * one["attention_mask"]).sum() for one in step)
+        tokens = sum(one["attention_mask"].sum() for one in step)
+        assert len({int(one["attention_mask"].sum()) for one in step}) > 1
+        recorded[name] = (losses(tmp_path / name)[0], (total / tokens).item())
+        lines = lines_of(tmp_path / name / "steps.jsonl")
+        assert all(line["tokens_per_s"] > 0 for line in lines)
+    for found, expected in recorded.values():
+        assert found == pytest.approx(expected, abs=1e-6)
+
+
+def test_a_terminal_shows_how_far_the_job_is_and_anything_else_shows_nothing(tmp_path, monkeypatch, capfd):
+    run(tmp_path / "file", {})
+    assert "tokens/s" not in capfd.readouterr().err
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")  # rich takes it for a terminal
+    monkeypatch.setenv("COLUMNS", "160")
+    run(tmp_path / "terminal", {})
+    shown = capfd.readouterr().err
+    assert "8/8" in shown
+    assert "loss 0.06475" in shown
+    assert "waiting for data" in shown

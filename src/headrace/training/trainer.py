@@ -172,6 +172,11 @@ class Trainer:
         self._metrics = job.stream.metrics()
 
     @property
+    def dist_context(self) -> DistributedContext:
+        """The job's processes; close() it when nothing is left to do."""
+        return self._job.context
+
+    @property
     def schedule(self) -> JobSchedule:
         """How far the job is."""
         return self._job.schedule

@@ -238,6 +238,11 @@ class StatefulDataLoader:
         return self._plan().rows(self._restart().epoch)
 
     @property
+    def plan(self) -> StepPlan:
+        """How the steps of this loader's order are counted, after a change of its mixture within the run too."""
+        return self._plan()
+
+    @property
     def padding(self) -> int:
         """How many rows at the end of this rank's last batch of the epoch are repeats: 0 unless pad fills it up.
 

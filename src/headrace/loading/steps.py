@@ -92,6 +92,10 @@ class StepPlan(Protocol):
         """Whether the cursor's epoch has a step left."""
         ...
 
+    def steps_left(self, cursor: Cursor) -> int:
+        """Steps from the cursor to the end of its epoch."""
+        ...
+
     def items(self, cursor: Cursor, locate: Locate) -> Iterator[NDArray[np.int64]]:
         """For each step left in the epoch, what this rank reads, in order: locate(its endless positions)."""
         ...
@@ -126,7 +130,7 @@ class Steps:
 
     def steps(self, epoch: int) -> int:
         """Steps of a whole epoch; OrderError when not even one batch is full and drop_last drops it."""
-        steps = self._steps_left(Cursor(epoch))
+        steps = self.steps_left(Cursor(epoch))
         if steps == 0 and self.rows(epoch) < self.num_rows:
             raise self._ended(epoch)
         if steps == 0 and self.drop_last:
@@ -154,7 +158,7 @@ class Steps:
         """The cursor once the consumer has got `steps` more batches."""
         if steps == 0:
             return cursor
-        most = self._steps_left(cursor)
+        most = self.steps_left(cursor)
         if not 0 < steps <= most:
             raise TooFewSteps(steps, most)
         return cursor.advanced(
@@ -166,7 +170,7 @@ class Steps:
 
     def has_step(self, cursor: Cursor) -> bool:
         """Whether the cursor's epoch has a step left."""
-        return self._steps_left(cursor) > 0
+        return self.steps_left(cursor) > 0
 
     def padding(self, cursor: Cursor) -> int:
         """How many rows of this rank's last batch are repeats, in the epoch that is read from this cursor on."""
@@ -181,7 +185,8 @@ class Steps:
             return Cursor(*divmod(self.first, self.num_rows))
         return cursor
 
-    def _steps_left(self, cursor: Cursor) -> int:
+    def steps_left(self, cursor: Cursor) -> int:
+        """Steps from the cursor to the end of its epoch."""
         return steps_left(self.rows(cursor.epoch), cursor.position, self.global_batch_size, self.drop_last)
 
     def _ended(self, epoch: int) -> OrderError:
@@ -195,7 +200,7 @@ class Steps:
     def items(self, cursor: Cursor, locate: Locate) -> Iterator[NDArray[np.int64]]:
         """For each step left in the epoch, what this rank reads, in order: locate(its endless positions)."""
         local = self.global_batch_size // self.world_size
-        left, position, num_rows = self._steps_left(cursor), cursor.position, self.rows(cursor.epoch)
+        left, position, num_rows = self.steps_left(cursor), cursor.position, self.rows(cursor.epoch)
         ahead = 1  # the first step at once, then more and more together: locating costs by the call
         while left:
             count = min(left, ahead)

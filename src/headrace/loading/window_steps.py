@@ -66,7 +66,7 @@ class WindowSteps:
         """Steps of a whole epoch, as rows(); OrderError when not even one batch is full and drop_last drops it."""
         rows = self.rows(epoch)
         steps = steps_left(rows, 0, self.global_batch_size, self.drop_last)
-        if steps == 0 and self.drop_last:
+        if steps == 0 and (self.drop_last or self._is_behind_end(epoch)):
             raise self._too_few(epoch, rows)
         return steps
 
@@ -122,6 +122,15 @@ class WindowSteps:
         """Whether the cursor's epoch has a step left: plans as many windows as it takes to know."""
         least = self.global_batch_size if self.drop_last else 1
         return self._rows_ahead(cursor, least) >= least
+
+    def steps_left(self, cursor: Cursor) -> int:
+        """Steps from the cursor to the end of its epoch; reads the lengths of the epoch's samples, once."""
+        cursor = self._not_before_first(cursor)
+        if cursor.epoch * self.dataset.num_windows < self.first_window:
+            rows = self._rows_ahead(cursor)
+        else:
+            rows = self.rows(cursor.epoch) - cursor.position
+        return steps_left(rows, 0, self.global_batch_size, self.drop_last)
 
     def items(self, cursor: Cursor, locate: Locate) -> Iterator[NDArray[np.int64]]:
         """For each step left in the epoch, the addresses that this rank reads.

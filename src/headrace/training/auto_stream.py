@@ -10,14 +10,12 @@ import torch
 from numpy.typing import NDArray
 
 from headrace.errors import ClosedError, OrderError, StateError
-from headrace.loading import StatefulDataLoader, World
-from headrace.loading.order import step_plan
+from headrace.loading import StatefulDataLoader
 from headrace.loading.pack_protocols import CollateFn, MicrobatchPack
 from headrace.loading.packs import TokenBudgetMicrobatchPacker, TokenPack
+from headrace.loading.steps import Steps
 from headrace.loading.targets import count_targets
-from headrace.planning import Cursor, steps_left
-from headrace.views import is_windowed
-from headrace.views.ending import reach_of
+from headrace.planning import Cursor
 
 __all__ = ["AutoDataStream", "BatchCollate", "BudgetPacks", "PackCollate", "PaddedPack"]
 
@@ -111,14 +109,6 @@ class AutoDataStream:
         self._per_step = 1 if packs is None else packs.microbatches_per_step
         self._over = False
         self._turn = 0  # the number of the iterator that may go on; another one was overtaken
-        self._counted: dict[int, int] = {}  # rows of epochs
-        self._plan = step_plan(
-            loader.dataset,
-            loader.global_batch_size,
-            World(loader.rank, loader.world_size),
-            drop_last=loader.drop_last,
-            pad=loader.pad,
-        )
 
     def __iter__(self) -> Iterator[MicrobatchPack[Any]]:
         if self._over:
@@ -144,14 +134,18 @@ class AutoDataStream:
 
     @property
     def total_steps(self) -> int | None:
-        """Packs of all epochs together; None where there is no end.
+        """Packs of all epochs together; None where there is no end, and where nobody can count them any more: over
+        packed rows and token budgets whose mixture was changed within the run.
 
         OrderError where an epoch has not one, as when drop_last drops all of a small dataset. Epochs of packed rows and
         token budgets have different numbers of them, and are counted once, from lengths.
         """
         if self.epochs is None:
             return None
-        return self._steps_of_epochs(0, self.epochs)
+        try:
+            return self._steps_of_epochs(0, self.epochs)
+        except TypeError:  # as of what has no length: a mixture was changed within the run
+            return None
 
     @property
     def steps_left(self) -> int | None:
@@ -161,11 +155,11 @@ class AutoDataStream:
         """
         if self.epochs is None:
             return None
-        cursor, plan = self._cursor(), self._plan
+        cursor = self._cursor()
         if cursor.epoch >= self.epochs:
             return 0
-        here = steps_left(self._rows(cursor.epoch), cursor.position, plan.global_batch_size, plan.drop_last)
-        return here // self._per_step + self._steps_of_epochs(cursor.epoch + 1, self.epochs)
+        here = self.loader.plan.steps_left(cursor) // self._per_step
+        return here + self._steps_of_epochs(cursor.epoch + 1, self.epochs)
 
     def state_dict(self) -> dict[str, Any]:
         """Where the consumer is: {"state": JSON}, always this one key, which checkpoints by template ask for."""
@@ -219,7 +213,7 @@ class AutoDataStream:
         if cursor.epoch == self.epochs - 1 and cursor.position:
             # A rest that fills no step, now that they are larger than in the run before: a loader would go on to the
             # next epoch, and there is none.
-            return not self._plan.has_step(cursor)
+            return not self.loader.plan.has_step(cursor)
         return cursor.epoch >= self.epochs
 
     def _cursor(self) -> Cursor:
@@ -227,16 +221,11 @@ class AutoDataStream:
         state = self._source.state_dict()
         return Cursor(state["epoch"], state["position"], state["window"], state["row"])
 
-    def _rows(self, epoch: int) -> int:
-        if epoch not in self._counted:
-            self._counted[epoch] = self._plan.rows(epoch)
-        return self._counted[epoch]
-
     def _steps_of_epochs(self, begin: int, end: int) -> int:
-        dataset = self.loader.dataset
-        if begin < end and not is_windowed(dataset) and reach_of(dataset) is None:
-            return (end - begin) * self._plan.steps(begin)  # all epochs are alike
-        return sum(self._plan.steps(epoch) // self._per_step for epoch in range(begin, end))
+        plan = self.loader.plan
+        if begin < end and isinstance(plan, Steps) and plan.reach is None:
+            return (end - begin) * plan.steps(begin)  # all epochs are alike
+        return sum(plan.steps(epoch) // self._per_step for epoch in range(begin, end))
 
 
 def _collated(collator: CollateFn, rows: Sequence[Any]) -> Any:

@@ -20,12 +20,17 @@ def run(python, module, *arguments, **environment):
 
 
 def run_module(python, module, *arguments, **environment):
-    """What the module printed there."""
+    """What the module printed there. Asked to end when it takes too long: torchrun then takes its ranks along."""
     command = [python, "-m", module, *map(str, arguments)]
-    environment = os.environ | environment
-    done = subprocess.run(command, cwd=TESTS, env=environment, capture_output=True, text=True, timeout=200)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, cwd=TESTS, env=os.environ | environment, **options) as process:
+        try:
+            printed, errors = process.communicate(timeout=200)
+        except subprocess.TimeoutExpired:
+            process.terminate()
+            raise
+    assert process.returncode == 0, errors
+    return printed
 
 
 def is_there(python):

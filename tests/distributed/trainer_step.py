@@ -63,7 +63,15 @@ def collate(samples):
 
 
 class Models(ModelProvider):
-    """Two layers."""
+    """Two layers, shared among ranks as the loop does it, or wrapped as torch does it."""
+
+    def __init__(self, wrap):
+        self.wrap = wrap
+
+    def parallelize_model_stage(self, context):
+        if self.wrap:
+            return torch.nn.parallel.DistributedDataParallel(context.model)
+        return super().parallelize_model_stage(context)
 
     def initialize_model_stage(self, context):
         layers = (torch.nn.Linear(4, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1))
@@ -146,7 +154,7 @@ def configurator(options):
             logging=JobLoggerConfig(path=options.out / f"losses-{options.attempt}.jsonl"),
         ),
         task_provider=lambda context: Task(options, context),
-        model_provider=Models(),
+        model_provider=Models(options.wrap),
         data_provider=provider(options),
         optimizer_provider=lambda context: torch.optim.AdamW(context.model.parameters(), lr=0.01),
         lr_scheduler_provider=lambda context: torch.optim.lr_scheduler.CosineAnnealingLR(
@@ -170,6 +178,7 @@ def main():
     parser.add_argument("--short", type=int)
     parser.add_argument("--fail-rank", type=int, default=0)
     parser.add_argument("--shard", action="store_true")
+    parser.add_argument("--wrap", action="store_true")
     options = parser.parse_args()
     configurator(options).configure().train()
     (options.out / f"complete-{options.attempt}").touch()

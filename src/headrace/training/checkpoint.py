@@ -77,6 +77,7 @@ class Checkpoints:
             if self._is_main:
                 for partial in self._folder.glob(".save-*.partial"):
                     shutil.rmtree(partial)
+                self._drop_old()  # which a kill may have kept from happening
                 found[0] = max(self._steps(), default=-1)
         if self._is_distributed:
             dist.broadcast(found, 0)

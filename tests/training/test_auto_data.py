@@ -125,11 +125,26 @@ def budgets():
         ),
         (ShuffledDataset(range(9), 0), {"shuffle": True}, OrderError, "shuffle=True over a ShuffledDataset"),
         (budgets(), {}, OrderError, "gave a TokenBudgetBatches; return the dataset below it"),
+        ({"train": range(9), "test": range(3)}, {}, TypeError, "gave a dict of 'train', 'test'; return one of them"),
     ],
 )
 def test_a_dataset_that_cannot_be_dealt_is_refused_at_once(dataset, config, error, problem):
     with pytest.raises(error, match=problem):
         stream_of(dataset, SIZES | config)
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({"dataset_factory": [1, 2]}, "dataset_factory is a list, .* a function, as lambda dist_context: data"),
+        ({"collator": "stack"}, "collator is a str, .* a function of a list of samples"),
+        ({"config": SIZES}, "config is a dict, .* an AutoDataConfig"),
+    ],
+)
+def test_an_argument_of_another_kind_is_refused_at_once(given, problem):
+    arguments = {"dataset_factory": lambda _: range(8), "collator": list, "config": AutoDataConfig(**SIZES)}
+    with pytest.raises(TypeError, match=problem):
+        AutoDataProvider(**(arguments | given))
 
 
 def test_the_factory_is_given_the_context():

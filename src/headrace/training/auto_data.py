@@ -8,6 +8,7 @@ and any number of ranks goes on with it.
 """
 
 import logging
+from collections.abc import Mapping
 from typing import Any, Literal, Self
 
 import torch
@@ -141,6 +142,14 @@ class AutoDataProvider:
     """
 
     def __init__(self, dataset_factory: DatasetFactory, collator: CollateFn | None, config: AutoDataConfig) -> None:
+        expected = {
+            "dataset_factory": (dataset_factory, callable(dataset_factory), "a function, as lambda dist_context: data"),
+            "collator": (collator, collator is None or callable(collator), "a function of a list of samples"),
+            "config": (config, isinstance(config, AutoDataConfig), "an AutoDataConfig"),
+        }
+        for name, (given, fits, kind) in expected.items():
+            if not fits:
+                raise TypeError(f"{name} is a {type(given).__name__}, and must be {kind}")
         self._dataset_factory = dataset_factory
         self._collator = collator if collator is not None else Stack()
         self._config = config
@@ -210,13 +219,19 @@ class AutoDataProvider:
 
 
 def _whole(dataset: Any) -> Any:
-    """The dataset; TypeError for one without a length or items, OrderError for a part of one."""
+    """The dataset; TypeError for one without a length or items and for a dict of datasets, OrderError for a
+    part of one."""
     for method in ("__len__", "__getitem__"):
         if not hasattr(dataset, method):
             raise TypeError(
                 f"the dataset factory gave a {type(dataset).__name__}, which has no {method}; the order needs a "
                 "map-style dataset, whose samples can be had in any order"
             )
+    if isinstance(dataset, Mapping) and 0 not in dataset:  # as a Hugging Face dataset before a split was chosen
+        raise TypeError(
+            f"the dataset factory gave a {type(dataset).__name__} of {', '.join(map(repr, dataset)) or 'nothing'}; "
+            "return one of them"
+        )
     inner = dataset
     while is_view(inner):
         if isinstance(inner, ShardedDataset) and inner.total_shards > 1:

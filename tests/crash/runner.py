@@ -7,6 +7,7 @@ kill_at.c preloaded; only the children arm it. Every descendant of a child is go
 
 import ctypes
 import gc
+import importlib
 import json
 import mmap
 import operator
@@ -35,13 +36,15 @@ def run(plan, order, errors):
     plan[PREFIX_AT : PREFIX_AT + len(prefix)] = prefix
     errors.seek(0)
     errors.truncate()
+    name = order["module"]
+    module = MODULES.get(name) or importlib.import_module(name)  # here, so that the children need not
     pid = os.fork()
     if pid == 0:
         code = 1
         try:
             os.dup2(errors.fileno(), 2)
             struct.pack_into("6Q", plan, 0, 1, nth, 0, os.getpid(), target, half)
-            operator.attrgetter(order["work"])(MODULES[order["module"]])(order["folder"])
+            operator.attrgetter(order["work"])(module)(order["folder"])
             code = 0
         except BaseException:
             traceback.print_exc()

@@ -29,6 +29,7 @@ from headrace.loading.steps import StepPlan
 from headrace.loading.world import resolve_world
 from headrace.planning import Cursor, check_division, encode_state, plan_fingerprint
 from headrace.views import ShuffledDataset, is_ordered, is_windowed
+from headrace.views.leaves import check_stateless
 from headrace.views.skipping import Skipped, SkippedItems, corrupt_errors, skipping
 
 __all__ = ["StatefulDataLoader"]
@@ -96,6 +97,7 @@ class StatefulDataLoader:
             raise OrderError(
                 f"shuffle=True over a {type(dataset).__name__}, which already orders; shuffle its base, or leave it out"
             )
+        check_stateless(dataset, type(self).__name__)
         check_pad(dataset, drop_last=drop_last, pad=pad)
         self.device = torch.device(device) if device is not None else default_device()
         if pin_memory and self.device.type != "cuda":

@@ -5,9 +5,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from headrace.views.protocol import Int64s, is_ordered, is_view, items_of
+from headrace.errors import OrderError
+from headrace.views.protocol import Int64s, is_ordered, is_view, is_windowed, items_of
 
-__all__ = ["LeafItems", "check_lengths_in_tokens", "leaf_paths", "leaves_at", "some_leaf"]
+__all__ = ["LeafItems", "check_lengths_in_tokens", "check_stateless", "leaf_paths", "leaves_at", "some_leaf"]
 
 
 class LeafItems(NamedTuple):
@@ -66,6 +67,27 @@ def check_lengths_in_tokens(dataset: Any, above: str) -> None:
         raise TypeError(
             f"{above} counts tokens, and the lengths of {type(dataset).__name__} are stored bytes; give it the tokens "
             "of each sample: WithLengths(dataset, lengths)"
+        )
+
+
+def check_stateless(dataset: Any, above: str) -> None:
+    """OrderError where a dataset below all views has a state; `above` is what would not keep it.
+
+    What it gives for a number depends on what was read before, as in d9d's BufferSortedDataset; so no record of a
+    position says which samples come next. Sources of a mixture without a weight are not asked.
+    """
+    while is_view(dataset):
+        dataset = dataset.base
+    if is_windowed(dataset):
+        check_stateless(dataset.base, above)
+    elif is_ordered(dataset):
+        for name in dataset.recipe.names:
+            check_stateless(dataset.sources[name], above)
+    elif hasattr(dataset, "state_dict") and hasattr(dataset, "load_state_dict"):
+        raise OrderError(
+            f"{type(dataset).__name__} has a state (state_dict), and {above} goes by sample numbers alone: a resumed "
+            "run would read other samples. Give it a dataset in which a number is always the same sample, such as "
+            "headrace.BufferSortedDataset; or, where this one is so, one without state_dict"
         )
 
 

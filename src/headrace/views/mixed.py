@@ -19,7 +19,7 @@ from headrace.planning.proportions import UNIT
 from headrace.planning.recipe import Recipe, encode_counts, encode_departed
 from headrace.planning.runs import RunPlan
 from headrace.planning.shuffle import shuffled_each
-from headrace.views.leaves import check_lengths_in_tokens
+from headrace.views.leaves import check_lengths_in_tokens, check_stateless
 from headrace.views.mixed_batch import joined
 from headrace.views.mixture_options import Exhausted, LinearSchedule, MixtureOptions, Unit, Weights, recipe_of
 from headrace.views.mixture_report import MixtureReport, report_of
@@ -115,6 +115,7 @@ class MixedDataset:
         self._list = list(self.sources.values())
         for source in self.options.weighted():
             checked_base(self._list[source], type(self).__name__)
+            check_stateless(self._list[source], type(self).__name__)
         self.recipe, self._chosen = recipe_of(self.options, self._list)
         self._forget()
 

@@ -36,6 +36,12 @@ class View(ABC):
     def __init__(self, base: Any) -> None:
         self.base = checked_base(base, type(self).__name__)
 
+    def __getattr__(self, name: str) -> Any:
+        # A view has no state of its own. Over a base that has one, torchdata's loader must find it and keep it.
+        if name in ("state_dict", "load_state_dict") and "base" in self.__dict__:
+            return getattr(self.base, name)
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
     @abstractmethod
     def __len__(self) -> int: ...
 

@@ -27,7 +27,7 @@ from headrace.errors import OptionError, OrderError
 from headrace.planning import plan_fingerprint
 from headrace.planning.shuffle import LAST_POSITION
 from headrace.views.ending import reach_of
-from headrace.views.leaves import check_lengths_in_tokens
+from headrace.views.leaves import check_lengths_in_tokens, check_stateless
 from headrace.views.options import whole_number
 from headrace.views.protocol import Int64s, Setting, add_settings, check_same_length, checked_base, lengths_at
 from headrace.views.row_counts import load_counts, save_counts
@@ -75,6 +75,7 @@ class WindowedDataset(ABC, Generic[P]):
 
     def __init__(self, base: Any, window: int, cache: str | Path | None = None) -> None:
         self.base = checked_base(base, type(self).__name__)
+        check_stateless(base, type(self).__name__)
         self.window = whole_number("window", window, least=1)
         self._length: int | None = None  # of the base when the first window was planned
         self.cache = None if cache is None else Path(cache)

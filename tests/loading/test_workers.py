@@ -1,7 +1,11 @@
 """Worker processes: every start method, and workers that raise, die or never return."""
 
+import contextlib
 import itertools
 import multiprocessing
+import os
+import signal
+import sys
 import threading
 import time
 
@@ -215,6 +219,44 @@ def test_a_worker_that_crashes_as_it_is_ended_does_not_hide_the_error_that_ended
 
 
 @pytest.mark.filterwarnings("ignore:Got pickle error")
+@pytest.mark.parametrize("breaks_off", [False, True])
+def test_a_kept_worker_that_dies_while_nobody_reads_is_replaced(breaks_off):
+    loader = by_processes(Numbers(40), persistent_workers=True, timeout_s=20)
+    with loader:
+        first = list(itertools.islice(loader, 3)) if breaks_off else list(loader)
+        assert len(first) == (3 if breaks_off else 10)
+        victim, other = multiprocessing.active_children()
+        with contextlib.suppress(RuntimeError):  # by which torch tells of the death, wherever the program is then
+            victim.kill()
+            victim.join()
+        begin_s = time.monotonic()
+        assert [batch["id"].tolist() for batch in loader] == np.arange(40).reshape(10, 4).tolist()
+        assert time.monotonic() - begin_s < 10
+        assert not {victim, other} & set(multiprocessing.active_children())
+
+
+class DiesAsking(Numbers):
+    """Kills the worker that reads item 7, as if it were just asking torch whether the run is over."""
+
+    def __getitem__(self, index):
+        if index == 7:
+            frame = sys._getframe()
+            while frame.f_code.co_name != "_worker_loop":
+                frame = frame.f_back
+            lock = getattr(frame.f_locals["done_event"], "_cond", None)
+            if lock is not None:
+                lock.acquire()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_a_worker_that_is_killed_as_it_asks_whether_the_run_is_over_keeps_nobody_waiting(keep):
+    loader = by_processes(DiesAsking(40), persistent_workers=keep)
+    with pytest.raises(WorkerError, match="died"):
+        list(loader)
+
+
 def test_what_cannot_be_sent_to_a_worker_is_refused_with_a_hint():
     loader = by_processes(Numbers(16), "spawn", collate_fn=lambda samples: samples)
     with pytest.raises(WorkerError, match=r"could not be started .*picklable unless the start method is fork"):

@@ -4,11 +4,15 @@ Whatever a sample raises travels as text, because an exception may not survive t
 torch says of a worker that died or keeps us waiting is completed here: which worker it was, and at which samples.
 """
 
+import copy
+import logging
+import multiprocessing
 import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from multiprocessing.connection import wait
+from multiprocessing.context import BaseContext
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,6 +31,8 @@ from headrace.views.skipping import Skipped, SkippedItems
 __all__ = ["Failure", "Reported", "WorkerDataset", "WorkerPool"]
 
 _DEATH_S = 1.0
+
+_log = logging.getLogger("headrace")
 
 
 @dataclass(frozen=True)
@@ -78,6 +84,30 @@ class WorkerDataset(torch.utils.data.Dataset[Any]):
         return Reported(batch, tuple(met.values())) if met else batch
 
 
+class _Flag:
+    """An event that nobody can wait for, and that needs no lock. torch's has one, and asks it before each batch: a
+    worker that is killed meanwhile keeps the lock, and all others, the main process too, wait for it for ever."""
+
+    def __init__(self, context: BaseContext) -> None:
+        self._is_set = context.RawValue("b", 0)
+
+    def set(self) -> None:
+        self._is_set.value = 1
+
+    def is_set(self) -> bool:
+        return bool(self._is_set.value)
+
+
+def _without_locked_events(context: Any) -> Any:
+    """The context, or that of this start method, with _Flag for its events; None is the start method in use."""
+    if context is None or isinstance(context, str):
+        context = multiprocessing.get_context(context)
+    if isinstance(context, BaseContext):  # torch refuses what is none
+        context = copy.copy(context)
+        context.Event = lambda: _Flag(context)
+    return context
+
+
 class WorkerPool:
     """torch's DataLoader over a BatchMaker and a sampler; options are torch's. What the workers skip is added to
     skipped, which is that of the BatchMaker's dataset."""
@@ -98,6 +128,7 @@ class WorkerPool:
         self._generator = torch.Generator()
         self._num_workers: int = options["num_workers"]
         self._keep: bool = options["persistent_workers"]
+        options["multiprocessing_context"] = _without_locked_events(options["multiprocessing_context"])
         self._loader: Any = torch.utils.data.DataLoader(
             WorkerDataset(make, skipped), batch_sampler=sampler, collate_fn=_as_is, generator=self._generator, **options
         )
@@ -107,9 +138,11 @@ class WorkerPool:
         self._sampler.begin_at(start)
         seed = derive_seed(torch.initial_seed(), "workers", self._rank, start.epoch, start.position)
         self._generator.manual_seed(seed)
+        self._let_go_of_the_dead()
         try:
             iterator: Any = iter(self._loader)
         except Exception as error:
+            self.close()  # those that were kept: the next ones are new
             raise WorkerError(
                 f"the workers could not be started ({type(error).__name__}: {error}); a dataset or collate_fn for them "
                 "must be picklable unless the start method is fork"
@@ -144,6 +177,18 @@ class WorkerPool:
             if running is not None:
                 _unwatch(running)
                 running._shutdown_workers()
+
+    def _let_go_of_the_dead(self) -> None:
+        """New workers are made where one of those that were kept has died: torch would wait for it."""
+        kept = getattr(self._loader, "_iterator", None)
+        dead = [] if kept is None else [worker for worker in kept._workers if worker.exitcode is not None]
+        if dead:
+            _log.warning(
+                "loader worker %s died while nobody read (exit code %s); new workers take over",
+                dead[0].pid,
+                dead[0].exitcode,
+            )
+            self.close()
 
     def _noted(self, batch: Any) -> Any:
         if self._skipped is None or not isinstance(batch, Reported):

@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import math
-import threading
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,7 +30,7 @@ from headrace import (
 )
 from headrace.errors import ClosedError, OptionError, OrderError, StateError
 from headrace.loading import count_targets
-from loading.samples import WORKERS
+from loading.samples import WORKERS, loader_threads
 from loading.test_token_counts import documents, padded, token_losses
 
 
@@ -146,7 +145,7 @@ def test_a_consumer_that_breaks_off_leaves_no_thread_and_no_other_state():
         assert pack[0] == [0, 1]
         break
     del pack
-    assert [thread.name for thread in threading.enumerate() if "headrace" in thread.name] == []
+    assert loader_threads() == []
     assert packer.state_dict()["position"] == 8
     packer.close()
     packer.close()

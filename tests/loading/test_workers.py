@@ -175,11 +175,26 @@ def test_a_worker_that_dies_is_named_with_its_samples(how, code, keep, timeout_s
     loader.close()
 
 
+def test_a_worker_that_dies_is_seen_long_before_the_time_is_out_by_other_threads_too():
+    loader, failed = by_processes(Broken(40, 7, "kill"), timeout_s=60), []
+
+    def read():  # torch's signal handler, which tells the main thread at once, does not run here
+        with pytest.raises(WorkerError, match=r"loader worker 1 .* died \(exit code -9\)") as error:
+            drain(loader, [])
+        failed.append(error)
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    thread.join(15)
+    assert failed
+    loader.close()
+
+
 @pytest.mark.parametrize("keep", [False, True])
 def test_a_worker_that_never_returns_is_named_in_time_and_ended(keep):
     loader, got = by_processes(Broken(40, 7, "sleep"), persistent_workers=keep, timeout_s=0.5), []
     begin = time.perf_counter()
-    with pytest.raises(WorkerError, match=r"loader worker 1 \(process \d+\) gave no batch in time: .*0.5 seconds"):
+    with pytest.raises(WorkerError, match=r"loader worker 1 \(process \d+\) gave no batch in time: .* timeout_s=0.5"):
         drain(loader, got)
     assert time.perf_counter() - begin < 4
     assert got == [[0, 1, 2, 3]]

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from itertools import islice
 from multiprocessing.connection import wait
 from multiprocessing.context import BaseContext
+from time import monotonic
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,6 +32,7 @@ from headrace.views.skipping import Skipped, SkippedItems
 __all__ = ["Failure", "Reported", "WorkerDataset", "WorkerPool"]
 
 _DEATH_S = 1.0
+_LOOK_S = 1.0  # torch looks for dead workers when a time-out is over, so it is given short ones
 
 _log = logging.getLogger("headrace")
 
@@ -128,6 +130,8 @@ class WorkerPool:
         self._generator = torch.Generator()
         self._num_workers: int = options["num_workers"]
         self._keep: bool = options["persistent_workers"]
+        self._timeout_s: float = options["timeout"]
+        options["timeout"] = min(self._timeout_s, _LOOK_S)
         options["multiprocessing_context"] = _without_locked_events(options["multiprocessing_context"])
         self._loader: Any = torch.utils.data.DataLoader(
             WorkerDataset(make, skipped), batch_sampler=sampler, collate_fn=_as_is, generator=self._generator, **options
@@ -151,7 +155,7 @@ class WorkerPool:
         try:
             while True:
                 try:
-                    batch = next(iterator)
+                    batch = self._next(iterator)
                 except StopIteration:
                     return
                 except Exception as error:
@@ -168,6 +172,15 @@ class WorkerPool:
         finally:
             if not keep:
                 self.close(iterator)
+
+    def _next(self, iterator: Any) -> Any:
+        begin = monotonic()
+        while True:
+            try:
+                return next(iterator)
+            except RuntimeError as error:
+                if not _timed_out(error) or monotonic() - begin >= self._timeout_s:
+                    raise
 
     def close(self, iterator: Any = None) -> None:
         """End the worker processes, those kept included."""
@@ -201,7 +214,7 @@ class WorkerPool:
         """torch's error with the worker's number and process, and the samples it was at."""
         processes = list(iterator._workers)
         _unwatch(iterator)
-        timed_out = "timed out" in str(error)
+        timed_out = _timed_out(error)
         if not timed_out:
             # A connection breaks a moment before the death of who held its other end can be seen.
             wait([process.sentinel for process in processes], timeout=_DEATH_S)
@@ -214,11 +227,14 @@ class WorkerPool:
             # It may never return, and torch would wait for it.
             for process in processes:
                 process.kill()
-        how = f"died (exit code {processes[number].exitcode})" if dead else "gave no batch in time"
-        if not dead and not timed_out:
-            how = f"failed ({type(error).__name__})"
+        if dead:
+            how = f"died (exit code {processes[number].exitcode}): {error}"
+        elif timed_out:
+            how = f"gave no batch in time: nothing came within timeout_s={self._timeout_s:g}"
+        else:
+            how = f"failed ({type(error).__name__}): {error}"
         return WorkerError(
-            f"loader worker {number} (process {processes[number].pid}) {how}: {error}\n"
+            f"loader worker {number} (process {processes[number].pid}) {how}\n"
             f"while loading {self._make.named(items)}, or those it was given after them"
         )
 
@@ -234,6 +250,10 @@ def _unwatch(iterator: Any) -> None:
             continue
         except ValueError:  # removed, and interrupted before that was noted
             return
+
+
+def _timed_out(error: Exception) -> bool:
+    return "timed out" in str(error)
 
 
 def _as_is(batch: Any) -> Any:

@@ -98,3 +98,43 @@ def test_messages_hold_one_type_and_about_the_given_size():
     assert _pieces(tensors, 80) == [(0, 2), (2, 3), (3, 4), (4, 5)]
     assert _pieces(tensors, 10_000) == [(0, 4), (4, 5)]
     assert _pieces([], 80) == []
+
+
+@pytest.mark.parametrize("dtype", [None, "float64"])
+def test_a_mean_of_nothing_brings_no_nan_where_its_weight_is_not_waited_for(dtype):
+    model = Model()
+    gradients = made(model, dtype)
+    gradients.is_sharded = True  # so that a weight of 0 takes part, as one on a device does
+    masks = [torch.zeros(12), torch.ones(12)]
+    for mask in masks:
+        output = {"scores": model(ROWS).squeeze(-1)}
+        loss = (output["scores"] * mask).sum() / mask.sum()  # whose gradient is infinite for no rows
+        gradients.backward(loss, mask.sum(), output)
+    assert gradients.finish().item() == pytest.approx(model(ROWS).mean().item())
+    expected = torch.autograd.grad(model(ROWS).mean(), model.used.weight)[0]
+    torch.testing.assert_close(model.used.weight.grad, expected)
+
+
+def test_layers_that_are_thawed_or_frozen_count_from_the_next_step_on():
+    model = Model()
+    gradients = made(model, "float64")
+    for fixed in (True, False, True):
+        model.fixed.requires_grad_(not fixed)
+        gradients.begin()
+        for rows in ROWS.split(3):
+            gradients.backward(model(rows).square().mean(), 3.0)
+        gradients.finish()
+        if fixed:
+            assert model.fixed.weight.grad is None
+        else:
+            expected = torch.autograd.grad(model(ROWS).square().mean(), model.fixed.weight)[0]
+            torch.testing.assert_close(model.fixed.weight.grad, expected)
+        gradients.clear()
+
+
+def test_the_loss_of_a_small_type_is_weighted_in_a_large_one():
+    model = Model().bfloat16()
+    gradients = made(model)
+    loss = model(ROWS.bfloat16()).square().mean()
+    gradients.backward(loss, 1001.0)
+    assert gradients.finish().item() == loss.item()

@@ -3,10 +3,14 @@
 rank 0   ... failed: "disk full" --.
 rank 1   ... fine -----------------+--> all of them: Failed(rank=0, text="OSError: disk full")
 rank 2   ... fine -----------------'
+
+Ranks agree in a process group of its own: whatever else they were saying to each other when one failed, this is not
+taken for it.
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from datetime import timedelta
 from os.path import commonprefix
 from typing import NamedTuple
 
@@ -15,8 +19,9 @@ import torch.distributed as dist
 
 from headrace.errors import OrderError, RankFailedError
 
-__all__ = ["Failed", "check_agreed", "check_same", "first_failure", "together"]
+__all__ = ["PATIENCE_S", "Failed", "agree_in", "check_agreed", "check_same", "first_failure", "together"]
 
+PATIENCE_S = 30.0  # that a rank which failed in a step waits for others: they may wait for it, in the model
 SHOWN = 120  # characters of a text that differs
 MOST_BYTES = 4096  # of an error's text; one that quotes a file need not travel whole
 
@@ -28,11 +33,31 @@ class Failed(NamedTuple):
     text: str
 
 
+_groups: dict[dist.ProcessGroup, dist.ProcessGroup] = {}  # of all ranks: the default one -> the one to agree in
+
+
+def agree_in(group: dist.ProcessGroup) -> None:
+    """Agree in this group of all ranks, which can hold CPU tensors, as long as the default group is the one of now."""
+    _groups.clear()
+    _groups[_world()] = group
+
+
+def _world() -> dist.ProcessGroup:
+    world = dist.group.WORLD
+    assert world is not None
+    return world
+
+
+def _group() -> dist.ProcessGroup:
+    return _groups.get(_world(), _world())
+
+
 def first_failure(error: BaseException | None, group: dist.ProcessGroup | None = None) -> Failed | None:
     """None when no rank of the group brought an error, else the same Failed on each. Every rank must call it.
 
-    group is one that can hold CPU tensors; None is the default one. A rank that died instead is an error of torch's.
+    group is one that can hold CPU tensors; None is that of all ranks. A rank that died instead is an error of torch's.
     """
+    group = _group() if group is None else group
     rank, world_size = dist.get_rank(), dist.get_world_size()
     lowest = torch.tensor([world_size if error is None else rank])
     dist.all_reduce(lowest, dist.ReduceOp.MIN, group=group)
@@ -52,7 +77,7 @@ def check_agreed(what: str, number: int) -> None:
     if not (dist.is_available() and dist.is_initialized()):
         return
     ends = torch.tensor([number, -number])
-    dist.all_reduce(ends, dist.ReduceOp.MIN)
+    dist.all_reduce(ends, dist.ReduceOp.MIN, group=_group())
     least, most = int(ends[0]), -int(ends[1])
     if least != most:
         raise OrderError(
@@ -69,9 +94,9 @@ def check_same(what: str, text: str) -> None:
         return
     own = torch.frombuffer(bytearray(text.encode() + b"\n"), dtype=torch.uint8)
     number = torch.tensor([len(own)])
-    dist.broadcast(number, 0)
+    dist.broadcast(number, 0, group=_group())
     first = own.clone() if dist.get_rank() == 0 else torch.zeros(int(number), dtype=torch.uint8)
-    dist.broadcast(first, 0)
+    dist.broadcast(first, 0, group=_group())
     with together(f"comparing {what}"):
         expected = bytes(first.tolist()).decode().removesuffix("\n")
         if expected != text:
@@ -84,16 +109,28 @@ def check_same(what: str, text: str) -> None:
 
 
 @contextmanager
-def together(block: str) -> Iterator[None]:
+def together(block: str, patience_s: float | None = None) -> Iterator[None]:
     """A block that every rank goes through by itself. An error in it is raised on every rank, at the block's end: there
-    itself, elsewhere as RankFailedError. One process alone has its own errors only."""
+    itself, elsewhere as RankFailedError. One process alone has its own errors only.
+
+    In a block where ranks speak with each other, others may wait for the one that failed. So it waits patience_s for
+    them (None: as long as torch does), then raises its error all the same; they learn of it when its process ends.
+    """
     error: BaseException | None = None
     try:
         yield
     except BaseException as raised:
         error = raised
-    failed = first_failure(error) if dist.is_available() and dist.is_initialized() else None
+    if not (dist.is_available() and dist.is_initialized()):
+        if error is not None:
+            raise error
+        return
     if error is not None:
+        with suppress(Exception):  # a rank that is gone, or does not come, must not hide what went wrong here
+            if patience_s is not None:
+                dist.distributed_c10d._set_pg_timeout(timedelta(seconds=patience_s), _group())
+            first_failure(error)
         raise error
+    failed = first_failure(None)
     if failed is not None:
         raise RankFailedError(block, failed.rank, failed.text)

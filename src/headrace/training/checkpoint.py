@@ -21,6 +21,10 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
+from torch.distributed.checkpoint._nested_dict import flatten_state_dict
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict import (
     get_model_state_dict,
     get_optimizer_state_dict,
@@ -28,12 +32,14 @@ from torch.distributed.checkpoint.state_dict import (
     set_optimizer_state_dict,
 )
 
-from headrace.errors import StateMismatchError
+from headrace.errors import RankFailedError, StateMismatchError
 from headrace.loading.pack_protocols import MicrobatchPackStream
 from headrace.loading.world import World
 from headrace.training.agreement import together
 
 __all__ = ["Checkpoints", "DataState", "TrainedState"]
+
+MOST_NAMES = 5  # of tensors that do not fit
 
 
 class Checkpoints:
@@ -42,6 +48,7 @@ class Checkpoints:
     def __init__(self, folder: Path, num_to_keep: int | None, world: World) -> None:
         self._folder = folder
         self._num_to_keep = num_to_keep
+        self._rank = world.rank
         self._is_main = world.rank == 0
         self._is_distributed = world.world_size > 1
         self.newest_step = self._found()
@@ -53,7 +60,7 @@ class Checkpoints:
             if self._is_main:
                 shutil.rmtree(partial, ignore_errors=True)
                 partial.mkdir(parents=True)
-        with _alone_is_meant():
+        with self._as_said_by_ranks(f"writing {whole}"):
             state_dict_saver.save(state, checkpoint_id=partial, no_dist=not self._is_distributed)  # each file is synced
         with together(f"publishing {whole}"):
             if self._is_main:
@@ -65,16 +72,58 @@ class Checkpoints:
 
     def load(self, state: dict[str, Any]) -> dict[str, Any]:
         """Fill state, which has the names and shapes to look for, from the newest checkpoint."""
-        path = self._folder / f"save-{self.newest_step}"
-        with _alone_is_meant():
+        path = self._newest()
+        with self._as_said_by_ranks(f"reading {path}"):
             state_dict_loader.load(state, checkpoint_id=path, no_dist=not self._is_distributed)
         return state
+
+    def check_tensors(self, state: dict[str, Any]) -> None:
+        """StateMismatchError where the newest checkpoint has other tensors below the names of state than state has.
+        torch would leave out what it does not find a place for."""
+        saved = {
+            name: tuple(found.size)
+            for name, found in FileSystemReader(self._newest()).read_metadata().state_dict_metadata.items()
+            if isinstance(found, TensorStorageMetadata) and name.partition(".")[0] in state
+        }
+        current = {
+            name: tuple(tensor.shape)
+            for name, tensor in flatten_state_dict(state)[0].items()
+            if isinstance(tensor, torch.Tensor)
+        }
+        differing = sorted(name for name in {*saved, *current} if saved.get(name) != current.get(name))
+        shown: dict[str, tuple[object, object]] = {
+            name: (saved.get(name, "none"), current.get(name, "none")) for name in differing[:MOST_NAMES]
+        }
+        if len(differing) > MOST_NAMES:
+            shown["tensors in all"] = (len(saved), len(current))
+        if differing:
+            raise StateMismatchError(shown)
+
+    def _newest(self) -> Path:
+        return self._folder / f"save-{self.newest_step}"
+
+    @contextmanager
+    def _as_said_by_ranks(self, block: str) -> Iterator[None]:
+        """What torch raises on all ranks, with the tracebacks of each, as what this rank said, or RankFailedError."""
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)  # it was told so
+            try:
+                yield
+            except CheckpointException as error:
+                said = {rank: reason for rank, (reason, _) in error.failures.items()}
+                if self._rank in said:
+                    raise said[self._rank] from None
+                first = min(said)
+                raise RankFailedError(block, first, f"{type(said[first]).__name__}: {said[first]}") from None
 
     def _found(self) -> int | None:
         """The newest checkpoint's step, as the main process sees it. What was never whole is removed."""
         found = torch.full((1,), -1)
         with together(f"looking for checkpoints in {self._folder}"):
             if self._is_main:
+                self._folder.mkdir(parents=True, exist_ok=True)  # where that fails, now, and not when a step is to save
+                if not os.access(self._folder, os.W_OK | os.X_OK):
+                    raise PermissionError(f"{self._folder} is not to be written to; give another save_dir")
                 for partial in self._folder.glob(".save-*.partial"):
                     shutil.rmtree(partial)
                 self._drop_old()  # which a kill may have kept from happening
@@ -146,29 +195,55 @@ class TrainedState:
         others = {name: as_bytes(other.state_dict()) for name, other in self._others.items()}
         generators = [torch.get_rng_state(), *(torch.cuda.get_rng_state_all() if torch.cuda.is_available() else ())]
         random = {"ranks": self._world.world_size, f"dp_{self._world.rank}": as_bytes(generators)}
-        return {**self._trained(), **others, "random": random}
+        with self._no_step():
+            trained = self._trained()
+        return {**trained, **others, "random": random}
 
     def load(self, checkpoints: Checkpoints) -> None:
-        """All of the newest checkpoint."""
-        names = {**dict.fromkeys(self._others, b""), "random": {"ranks": 0}}
-        found = checkpoints.load({**self._trained(), **names})
+        """All of the newest checkpoint. StateMismatchError for one of another model or optimizer."""
+        with together("getting ready to load"):
+            trained = self._trained()
+            checkpoints.check_tensors(trained)
+        found = checkpoints.load({**trained, **dict.fromkeys(self._others, b""), "random": {"ranks": 0}})
+        generators = None
+        if found["random"]["ranks"] == self._world.world_size:
+            name = f"dp_{self._world.rank}"
+            generators = from_bytes(checkpoints.load({"random": {name: b""}})["random"][name])
+        with together("loading model, optimizer, schedule and task"):
+            self._set(found)
+            if generators is not None:
+                on_cpu, *on_cuda = generators
+                torch.set_rng_state(on_cpu)
+                if len(on_cuda) == torch.cuda.device_count():
+                    torch.cuda.set_rng_state_all(on_cuda)
+
+    def _set(self, found: dict[str, Any]) -> None:
         set_model_state_dict(self._model, found["model"])
         if self._tensors:
             set_optimizer_state_dict(self._model, self._optimizer, found["optimizer"])
         for name, other in self._others.items():
             other.load_state_dict(from_bytes(found[name]))
-        if found["random"]["ranks"] == self._world.world_size:
-            name = f"dp_{self._world.rank}"
-            on_cpu, *on_cuda = from_bytes(checkpoints.load({"random": {name: b""}})["random"][name])
-            torch.set_rng_state(on_cpu)
-            if len(on_cuda) == torch.cuda.device_count():
-                torch.cuda.set_rng_state_all(on_cuda)
 
     def _trained(self) -> dict[str, Any]:
         trained: dict[str, Any] = {"model": get_model_state_dict(self._model)}
         if self._tensors:
             trained["optimizer"] = get_optimizer_state_dict(self._model, self._optimizer)
         return trained
+
+    @contextmanager
+    def _no_step(self) -> Iterator[None]:
+        """torch lets an optimizer without a state, as SGD's, make a step of nothing to get one: whoever counts steps,
+        or hooks into them, would see it. It does not where there is a gradient."""
+        groups = self._optimizer.param_groups if self._tensors else ()
+        one = next((one for group in groups for one in group["params"] if one.requires_grad), None)
+        if one is None or one.grad is not None:
+            yield
+            return
+        one.grad = torch.zeros_like(one)
+        try:
+            yield
+        finally:
+            one.grad = None
 
 
 def as_bytes(content: Any) -> bytes:
@@ -181,14 +256,6 @@ def as_bytes(content: Any) -> bytes:
 def from_bytes(content: bytes) -> Any:
     """What as_bytes() was given. It may be any object, as everything in a checkpoint but the tensors."""
     return torch.load(io.BytesIO(content), map_location="cpu", weights_only=False)
-
-
-@contextmanager
-def _alone_is_meant() -> Iterator[None]:
-    """torch warns of a process without others, although it was told so."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)
-        yield
 
 
 def _sync(folder: Path) -> None:

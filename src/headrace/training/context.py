@@ -21,7 +21,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from headrace.errors import OptionError, OrderError, RankFailedError
 from headrace.loading import World
-from headrace.training.agreement import Failed, first_failure
+from headrace.training.agreement import Failed, agree_in, first_failure
 from headrace.training.mesh import DeviceMeshParameters
 
 __all__ = [
@@ -128,6 +128,7 @@ class DistributedContext:
         self._logger, self._handler = _logger_of(launch.rank, log_level)
         self._meshes: dict[str, DeviceMesh] = {}
         self._node_group: dist.ProcessGroup | None = None
+        self._agreement_group: dist.ProcessGroup | None = None
         self._owns_group = False
         self._in_turn: str | None = None
         if mesh_params.is_distributed:
@@ -149,6 +150,8 @@ class DistributedContext:
             backend = "cpu:gloo,cuda:nccl" if on_cuda else "gloo"
             dist.init_process_group(backend, timeout=timedelta(seconds=START_TIMEOUT_S))
             self._owns_group = True
+        self._agreement_group = dist.new_group(backend="gloo", timeout=timedelta(seconds=START_TIMEOUT_S))
+        agree_in(self._agreement_group)
         replicate, shard = self._mesh_params.data_parallel_replicate, self._mesh_params.data_parallel_shard
         # Axes that are always of one process are left out: each would cost a group a process, made by all of them.
         shapes = {
@@ -241,7 +244,7 @@ class DistributedContext:
         self.wait_world()
         timeout = timedelta(seconds=timeout_seconds)
         meshes = (group for mesh in self._meshes.values() for group in mesh.get_all_groups())
-        for group in (dist.group.WORLD, self._node_group, *meshes):
+        for group in (dist.group.WORLD, self._agreement_group, self._node_group, *meshes):
             if group is not None:
                 dist.distributed_c10d._set_pg_timeout(timeout, group)
 

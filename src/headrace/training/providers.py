@@ -48,9 +48,14 @@ TModel = TypeVar("TModel", bound=nn.Module)
 
 @dataclass(kw_only=True)
 class BuildForwardInputsContext(Generic[TBatch]):
-    """One microbatch, on the device."""
+    """One microbatch, on the device.
+
+    num_repeats is how many of its last rows were in an earlier step of this epoch: with padding=True they fill the last
+    one, and a loss that is to see each row once leaves them out.
+    """
 
     batch: TBatch
+    num_repeats: int = 0
 
 
 @dataclass(kw_only=True)
@@ -76,9 +81,11 @@ class ComputeLossContext(Generic[TOutput, TState]):
 
 @dataclass(kw_only=True)
 class ComputeLossResult:
-    """A microbatch's loss, and its weight in the mean over all microbatches and ranks; None weighs 1.
+    """A microbatch's loss, and its weight in the mean over all microbatches and ranks.
 
-    With a mean a token the weight is the number of target tokens. A weight of 0 counts for nothing, whatever the loss.
+    With a mean a token the weight is the number of target tokens. So None weighs the microbatch's targets where its
+    pack has counted them (a TokenPack, as of token budgets: see its loss_weights), and else 1. A weight of 0 counts for
+    nothing, whatever the loss.
     """
 
     loss: Tensor

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor
 
+from headrace.training.agreement import together
 from headrace.training.parameters import JobLoggerConfig
 from headrace.training.schedule import JobSchedule
 
@@ -31,9 +32,10 @@ class Reports:
         self._wait_s = 0.0
 
     def __enter__(self) -> Self:
-        if self._is_main and self._config.path is not None:
-            self._config.path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = self._config.path.open("a", encoding="utf-8")
+        with together(f"opening {self._config.path}"):
+            if self._is_main and self._config.path is not None:
+                self._config.path.parent.mkdir(parents=True, exist_ok=True)
+                self._file = self._config.path.open("a", encoding="utf-8")
         console = Console(stderr=True)
         if self._is_main and self._config.progress and console.is_terminal:
             columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())

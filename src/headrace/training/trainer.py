@@ -9,7 +9,6 @@ step, so none waits for another in vain.
 """
 
 import gc
-import inspect
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
@@ -25,11 +24,12 @@ from headrace.errors import RankFailedError
 from headrace.loading.device_stream import DevicePackStream, build_device_pack_stream
 from headrace.loading.world import World
 from headrace.planning import derive_seed
-from headrace.training.agreement import check_agreed, check_same, first_failure, together
+from headrace.training.agreement import PATIENCE_S, check_agreed, check_same, first_failure, together
 from headrace.training.checkpoint import Checkpoints, DataState, TrainedState
 from headrace.training.context import DeviceMeshParameters, DistributedContext, data_parallel_world
 from headrace.training.data import DataProvider, InitializeDataProviderContext
 from headrace.training.gradients import Gradients
+from headrace.training.models import check_parameters, needs_shared, parameters_of, unwrapped
 from headrace.training.parameters import StepActionPeriod, TrainerConfig
 from headrace.training.providers import (
     BuildForwardInputsContext,
@@ -126,6 +126,7 @@ class TrainingConfigurator:
         gradients = Gradients(model, context.current_device, config.gradient_manager, world.world_size)
         with together("the optimizer provider"):
             optimizer = self._optimizer_provider(InitializeOptimizerStageContext(dist_context=context, model=model))
+            check_parameters(optimizer, model)
         with together("the provider of the learning rate's schedule"):
             lr_context = InitializeLRSchedulerContext(
                 dist_context=context, total_steps=schedule.total_steps, optimizer=optimizer
@@ -147,11 +148,15 @@ class TrainingConfigurator:
                 model.reset_parameters()  # type: ignore[operator]
             model.to(device)
         if context.mesh_params.is_distributed:
+            check_same("parameters", parameters_of(model))
             by_mesh: Literal["ddp", "fsdp2"] = "fsdp2" if context.mesh_params.data_parallel_shard > 1 else "ddp"
             given = ParallelizeModelStageContext(
                 dist_context=context, model=model, parallelism=self._config.parallelism or by_mesh
             )
-            model = self._model_provider.parallelize_model_stage(given) or model
+            # Not together(): ranks speak with each other in it, and one that has failed must not wait for those who
+            # wait for it.
+            replaced = self._model_provider.parallelize_model_stage(given)
+            model = model if replaced is None else replaced
         # The data may draw its order from the CPU's generator, which stays the same on every rank; dropout need not be.
         torch.manual_seed(seed)
         if device.type == "cuda":
@@ -166,7 +171,11 @@ class Trainer:
         self._job = job
         self._world = world
         self._stop = StopRequest()
-        self._shared = _needs_shared(job.model)
+        self._torn: str | None = None  # why nobody can go on from here
+        self._pulled: Sequence[Any] | None = None  # a pack that others had none beside, for a next call of train()
+        *_, inner = unwrapped(job.model)
+        self._shared = needs_shared(inner)
+        self._ddp = next((one for one in unwrapped(job.model) if isinstance(one, DistributedDataParallel)), None)
         self._restored = job.checkpoints is None or job.checkpoints.newest_step is None
         self._saved_step = job.schedule.current_step
         self._metrics = job.stream.metrics()
@@ -192,13 +201,22 @@ class Trainer:
         SIGTERM, and Ctrl-C once, let the step be finished and saved on every rank, then raise SystemExit(0), which ends
         the process as if all was well: whatever stands behind this call is for a job that is complete. Errors of one
         rank are raised on all, as RankFailedError where it was another one's. RuntimeError when the data ends early.
+
+        Where it was stopped, or its data or a checkpoint failed, another call goes on behind the last whole step. After
+        an error within a step it is a RuntimeError: configure() another trainer, which goes on from the checkpoint.
         """
         job = self._job
+        if self._torn is not None:
+            raise RuntimeError(
+                f"{self._torn}, so this trainer cannot go on; configure() another one, which goes on from the newest "
+                "checkpoint"
+            )
         if not self._restored and job.checkpoints is not None:
             job.trained.load(job.checkpoints)
             self._restored = True
         schedule, log = job.schedule, job.context.logger
         if schedule.current_step >= schedule.total_steps:
+            self._save()  # what a call before could not
             log.info("%s is complete: %d steps are done", job.config.run.name, schedule.current_step)
             return
         reports = Reports(job.config.logging, schedule, job.config.run.name, is_main=job.context.is_main_process)
@@ -241,8 +259,10 @@ class Trainer:
         error: Exception | None = None
         try:
             if stop.name is None:
-                pack = next(packs)
+                pack = next(packs) if self._pulled is None else self._pulled
+                self._pulled = pack
         except StopIteration:
+            self._torn = "the data ended too early"
             done, total = job.schedule.current_step, job.schedule.total_steps
             error = RuntimeError(
                 f"the data ended at step {done}, before total_steps={total}; lower total_steps, or provide more data"
@@ -257,6 +277,8 @@ class Trainer:
         status = [error is not None, stop.name is not None, len(pack), len(pack) ** 2, met.tokens]
         failed, stopping, count, squares, tokens = self._summed(status)
         if stopping:
+            if error is not None:
+                job.context.logger.warning("another rank was asked to stop; the data said: %s", error)
             return None
         if failed:
             self._raise(error, f"the data of step {job.schedule.current_step + 1}")
@@ -268,36 +290,52 @@ class Trainer:
             )
         reports.add(tokens, met.wait_s)
         job.data.note()
+        self._pulled = None
         return pack
 
     def _step(self, pack: Sequence[Any], reports: Reports) -> None:
         job, schedule = self._job, self._job.schedule
-        with together(f"step {schedule.current_step + 1}"):
+        name = f"step {schedule.current_step + 1}"
+        self._torn = f"{name} was broken off"
+        with together(name, PATIENCE_S):
             self._forward_backward(pack)
         loss = job.gradients.finish()
+        job.gradients.share_buffers()
         grad_norm = job.gradients.clip(job.config.gradient_clipping.max_norm)
-        job.optimizer.step()
-        job.lr_scheduler.step()
-        job.optimizer.zero_grad()
-        job.gradients.clear()
-        schedule.step()
-        reports.step(loss, grad_norm)
-        job.task.step_done(StepDoneContext(schedule=schedule, loss=loss, grad_norm=grad_norm))
-        if job.config.gc is not None and self._is_due(job.config.gc.period_steps):
-            gc.collect()
+        with together(f"the end of {name}", PATIENCE_S):
+            job.optimizer.step()
+            job.lr_scheduler.step()
+            job.optimizer.zero_grad()
+            job.gradients.clear()
+            schedule.step()
+            reports.step(loss, grad_norm)
+            job.task.step_done(StepDoneContext(schedule=schedule, loss=loss, grad_norm=grad_norm))
+            if job.config.gc is not None and self._is_due(job.config.gc.period_steps):
+                gc.collect()
+        self._torn = None
 
     def _forward_backward(self, pack: Sequence[Any]) -> None:
         job = self._job
-        inputs = [job.task.build_forward_inputs(BuildForwardInputsContext(batch=batch)) for batch in pack]
-        alone = job.model.no_sync() if isinstance(job.model, DistributedDataParallel) else nullcontext()
-        with alone:
-            for given in inputs:
+        job.gradients.begin()
+        repeats = getattr(pack, "num_repeats", None)  # of a PaddedPack
+        weights = getattr(pack, "loss_weights", None)  # of a TokenPack
+        inputs = [
+            job.task.build_forward_inputs(
+                BuildForwardInputsContext(batch=batch, num_repeats=0 if repeats is None else int(repeats[place]))
+            )
+            for place, batch in enumerate(pack)
+        ]
+        with nullcontext() if self._ddp is None else self._ddp.no_sync():
+            for place, given in enumerate(inputs):
                 shared = (given.shared,) if self._shared or given.shared is not None else ()
                 output = job.model(given.input, *shared)
                 loss = job.task.compute_loss(
                     ComputeLossContext(pipeline_results=output, state=given.state, schedule=job.schedule)
                 )
-                job.gradients.backward(loss.loss, loss.loss_weight)
+                weight = loss.loss_weight
+                if weight is None and weights is not None:
+                    weight = float(weights[place])
+                job.gradients.backward(loss.loss, weight, output)
 
     def _is_due(self, period: StepActionPeriod) -> bool:
         return self._job.schedule.should_do_action(period, True, is_post_step_action=True)
@@ -306,7 +344,9 @@ class Trainer:
         """Save what is not saved yet."""
         job, step = self._job, self._job.schedule.current_step
         if job.checkpoints is not None and step != self._saved_step:
-            job.checkpoints.save(step, {**job.data.save(step), **job.trained.save()})
+            with together(f"the states of step {step}", PATIENCE_S):
+                state = {**job.data.save(step), **job.trained.save()}
+            job.checkpoints.save(step, state)
             self._saved_step = step
 
     def _summed(self, numbers: Sequence[int]) -> list[int]:
@@ -324,11 +364,3 @@ class Trainer:
             raise error
         assert failed is not None
         raise RankFailedError(block, failed.rank, failed.text)
-
-
-def _needs_shared(model: nn.Module) -> bool:
-    """Whether forward cannot do without a second argument."""
-    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    inner = model.module if isinstance(model, DistributedDataParallel) else model
-    given = [one for one in inspect.signature(inner.forward).parameters.values() if one.kind in kinds]
-    return len(given) > 1 and given[1].default is inspect.Parameter.empty

@@ -6,12 +6,14 @@ import threading
 
 import pytest
 import torch
+from torchdata.stateful_dataloader import StatefulDataLoader as TorchdataLoader
 
 from headrace import (
     AutoDataConfig,
     AutoDataProvider,
     BuildForwardInputsResult,
     ComputeLossResult,
+    FixedCountMicrobatchPacker,
     InitializeModelStageResult,
     ModelProvider,
     TrainTask,
@@ -223,6 +225,39 @@ def test_a_compiled_model_is_called_and_saved_as_it_is(tmp_path):
     trainer = configurator(tmp_path / "plain", replace={"model_provider": Compiled(Linear)})[0].configure()
     trainer.train()
     assert trainer.model.linear.weight.tolist() == whole.weight
+
+
+class Dropped(torch.nn.Module):
+    """A model that draws from torch's generator."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = torch.nn.Sequential(torch.nn.Linear(2, 8), torch.nn.Dropout(0.5), torch.nn.Linear(8, 1))
+
+    def forward(self, inputs):
+        return self.layers(inputs)
+
+
+@pytest.mark.parametrize("prefetch", [0, 1])
+def test_a_loader_that_draws_when_it_begins_changes_nothing_of_what_a_model_draws(prefetch, tmp_path):
+    def packer(context):
+        return FixedCountMicrobatchPacker(TorchdataLoader(Samples(), batch_size=2, shuffle=True, collate_fn=collate), 4)
+
+    optimizer = {"optimizer_provider": lambda context: torch.optim.SGD(context.model.parameters(), lr=0.01)}
+
+    def made(name, total=None):
+        replace = {"model_provider": Models(Dropped), **optimizer}
+        job, task = configurator(tmp_path / name, packer, total=total, prefetch=prefetch, replace=replace)
+        return job.configure(), task
+
+    trainer, whole = made("whole")
+    trainer.train()
+    losses = []
+    for total in (3, None):
+        trainer, task = made("halves", total)
+        trainer.train()
+        losses += task.losses
+    assert losses == whole.losses
 
 
 class Words:

@@ -37,7 +37,7 @@ from headrace.loading.pack_protocols import MicrobatchPackStream
 from headrace.loading.world import World
 from headrace.training.agreement import together
 
-__all__ = ["Checkpoints", "DataState", "TrainedState"]
+__all__ = ["Checkpoints", "DataState", "TrainedState", "generators", "set_generators"]
 
 MOST_NAMES = 5  # of tensors that do not fit
 
@@ -193,29 +193,27 @@ class TrainedState:
     def save(self) -> dict[str, Any]:
         """All of it, as torch.distributed.checkpoint takes it."""
         others = {name: as_bytes(other.state_dict()) for name, other in self._others.items()}
-        generators = [torch.get_rng_state(), *(torch.cuda.get_rng_state_all() if torch.cuda.is_available() else ())]
-        random = {"ranks": self._world.world_size, f"dp_{self._world.rank}": as_bytes(generators)}
+        random = {"ranks": self._world.world_size, f"dp_{self._world.rank}": as_bytes(generators())}
         with self._no_step():
             trained = self._trained()
         return {**trained, **others, "random": random}
 
-    def load(self, checkpoints: Checkpoints) -> None:
-        """All of the newest checkpoint. StateMismatchError for one of another model or optimizer."""
+    def load(self, checkpoints: Checkpoints) -> list[torch.Tensor] | None:
+        """All of the newest checkpoint. StateMismatchError for one of another model or optimizer.
+
+        The generators come back, for set_generators(); None where they are of another number of ranks.
+        """
         with together("getting ready to load"):
             trained = self._trained()
             checkpoints.check_tensors(trained)
         found = checkpoints.load({**trained, **dict.fromkeys(self._others, b""), "random": {"ranks": 0}})
-        generators = None
+        drawn: list[torch.Tensor] | None = None
         if found["random"]["ranks"] == self._world.world_size:
             name = f"dp_{self._world.rank}"
-            generators = from_bytes(checkpoints.load({"random": {name: b""}})["random"][name])
+            drawn = from_bytes(checkpoints.load({"random": {name: b""}})["random"][name])
         with together("loading model, optimizer, schedule and task"):
             self._set(found)
-            if generators is not None:
-                on_cpu, *on_cuda = generators
-                torch.set_rng_state(on_cpu)
-                if len(on_cuda) == torch.cuda.device_count():
-                    torch.cuda.set_rng_state_all(on_cuda)
+        return drawn
 
     def _set(self, found: dict[str, Any]) -> None:
         set_model_state_dict(self._model, found["model"])
@@ -244,6 +242,19 @@ class TrainedState:
             yield
         finally:
             one.grad = None
+
+
+def generators() -> list[torch.Tensor]:
+    """The states of torch's random generators, that of the CPU first."""
+    return [torch.get_rng_state(), *(torch.cuda.get_rng_state_all() if torch.cuda.is_available() else ())]
+
+
+def set_generators(states: list[torch.Tensor]) -> None:
+    """Set what generators() gave; those of CUDA where there are as many devices."""
+    on_cpu, *on_cuda = states
+    torch.set_rng_state(on_cpu)
+    if len(on_cuda) == torch.cuda.device_count():
+        torch.cuda.set_rng_state_all(on_cuda)
 
 
 def as_bytes(content: Any) -> bytes:

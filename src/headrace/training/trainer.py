@@ -25,7 +25,7 @@ from headrace.loading.device_stream import DevicePackStream, build_device_pack_s
 from headrace.loading.world import World
 from headrace.planning import derive_seed
 from headrace.training.agreement import PATIENCE_S, check_agreed, check_same, first_failure, together
-from headrace.training.checkpoint import Checkpoints, DataState, TrainedState
+from headrace.training.checkpoint import Checkpoints, DataState, TrainedState, generators, set_generators
 from headrace.training.context import DeviceMeshParameters, DistributedContext, data_parallel_world
 from headrace.training.data import DataProvider, InitializeDataProviderContext
 from headrace.training.gradients import Gradients
@@ -172,6 +172,7 @@ class Trainer:
         self._world = world
         self._stop = StopRequest()
         self._torn: str | None = None  # why nobody can go on from here
+        self._drawn: list[torch.Tensor] | None = None  # the generators that a first step is to begin with
         self._pulled: Sequence[Any] | None = None  # a pack that others had none beside, for a next call of train()
         *_, inner = unwrapped(job.model)
         self._shared = needs_shared(inner)
@@ -212,8 +213,9 @@ class Trainer:
                 "checkpoint"
             )
         if not self._restored and job.checkpoints is not None:
-            job.trained.load(job.checkpoints)
+            self._drawn = job.trained.load(job.checkpoints)
             self._restored = True
+        self._drawn = self._drawn or generators()
         schedule, log = job.schedule, job.context.logger
         if schedule.current_step >= schedule.total_steps:
             self._save()  # what a call before could not
@@ -244,6 +246,9 @@ class Trainer:
                 if pack is None:
                     self._save()
                     return True
+                if self._drawn is not None:  # a stream may draw from them as it begins, such as torch's DataLoader
+                    set_generators(self._drawn)
+                    self._drawn = None
                 self._step(pack, reports)
                 if job.config.checkpointing is not None and self._is_due(job.config.checkpointing.period_steps):
                     self._save()

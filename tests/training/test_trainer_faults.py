@@ -194,6 +194,14 @@ def test_a_folder_that_cannot_be_made_is_an_error_before_the_first_step(tmp_path
         configurator(tmp_path)[0].configure()
 
 
+def test_a_second_job_of_the_same_name_is_refused_where_it_would_replace_a_checkpoint(tmp_path):
+    first, second = (configurator(tmp_path)[0].configure() for _ in range(2))
+    first.train()
+    with pytest.raises(FileExistsError, match="save-3 is there already: another job saves there"):
+        second.train()
+    assert checkpoints_of(tmp_path) == ["save-3", "save-6", "save-8"]
+
+
 def test_what_a_full_disk_says_is_what_is_raised(tmp_path, monkeypatch):
     def full(*_, **__):
         raise OSError(28, "No space left on device")

@@ -58,6 +58,10 @@ class Checkpoints:
         partial, whole = self._folder / f".save-{step}.partial", self._folder / f"save-{step}"
         with together(f"making room for {whole}"):
             if self._is_main:
+                if whole.exists():
+                    raise FileExistsError(
+                        f"{whole} is there already: another job saves there; give each run its own name"
+                    )
                 shutil.rmtree(partial, ignore_errors=True)
                 partial.mkdir(parents=True)
         with self._as_said_by_ranks(f"writing {whole}"):

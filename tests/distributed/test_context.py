@@ -173,3 +173,13 @@ def test_a_main_process_that_is_killed_is_an_error_of_the_others_within_seconds(
     killed = read(tmp_path)["killed"]
     assert [line["rank"] for line in killed] == [1, 2]
     assert all(line["seconds"] < SOON_S and "entered" not in line for line in killed)
+
+
+# Threads of gloo's that still ran when the interpreter ended aborted one of two ranks in one of six such jobs.
+@pytest.mark.parametrize("attempt", range(4))
+def test_a_program_that_closes_nothing_ends_well(attempt, tmp_path):
+    launcher.run_until(launcher.torchrun(2, [str(JOB.with_name("leaving_job.py"))]), tmp_path / "log.txt")
+
+
+def test_a_closed_context_says_so(tmp_path):
+    launcher.run_until(launcher.torchrun(2, [str(JOB.with_name("leaving_job.py")), "close"]), tmp_path / "log.txt")

@@ -19,7 +19,16 @@ import torch.distributed as dist
 
 from headrace.errors import OrderError, RankFailedError
 
-__all__ = ["PATIENCE_S", "Failed", "agree_in", "check_agreed", "check_same", "first_failure", "together"]
+__all__ = [
+    "PATIENCE_S",
+    "Failed",
+    "agree_in",
+    "check_agreed",
+    "check_same",
+    "first_failure",
+    "no_longer_agree_in",
+    "together",
+]
 
 PATIENCE_S = 30.0  # that a rank which failed in a step waits for others: they may wait for it, in the model
 SHOWN = 120  # characters of a text that differs
@@ -40,6 +49,12 @@ def agree_in(group: dist.ProcessGroup) -> None:
     """Agree in this group of all ranks, which can hold CPU tensors, as long as the default group is the one of now."""
     _groups.clear()
     _groups[_world()] = group
+
+
+def no_longer_agree_in(group: dist.ProcessGroup) -> None:
+    """Let go of the group: its threads run as long as anybody holds it."""
+    for world in [world for world, own in _groups.items() if own is group]:
+        del _groups[world]
 
 
 def _world() -> dist.ProcessGroup:

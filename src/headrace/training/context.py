@@ -6,8 +6,10 @@
 A job of one process has no process group at all.
 """
 
+import atexit
 import logging
 import os
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,9 +21,9 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from headrace.errors import OptionError, OrderError, RankFailedError
+from headrace.errors import ClosedError, OptionError, OrderError, RankFailedError
 from headrace.loading import World
-from headrace.training.agreement import Failed, agree_in, first_failure
+from headrace.training.agreement import Failed, agree_in, first_failure, no_longer_agree_in
 from headrace.training.mesh import DeviceMeshParameters
 
 __all__ = [
@@ -130,6 +132,7 @@ class DistributedContext:
         self._node_group: dist.ProcessGroup | None = None
         self._agreement_group: dist.ProcessGroup | None = None
         self._owns_group = False
+        self._is_closed = False
         self._in_turn: str | None = None
         if mesh_params.is_distributed:
             self._meet()
@@ -143,6 +146,7 @@ class DistributedContext:
         self.close()
 
     def _meet(self) -> None:
+        atexit.register(self._close_at_exit)
         on_cuda = self._device.type == "cuda"
         if on_cuda:
             torch.cuda.set_device(self._device)  # before any collective, else all ranks use the first device
@@ -225,6 +229,7 @@ class DistributedContext:
         Domains are "batch" (its axis is dp), "regular" (dp_replicate, dp_shard) and "flat" (world). OptionError for
         another, and for any where nothing is distributed.
         """
+        self._check_open()
         if domain not in self._meshes:
             known = " or ".join(map(repr, self._meshes)) or "none: one process has no mesh (see is_distributed)"
             raise OptionError("domain", domain, known)
@@ -232,6 +237,7 @@ class DistributedContext:
 
     def wait_world(self) -> None:
         """Return once every process of the job has come here."""
+        self._check_open()
         if self._meshes:
             dist.all_reduce(torch.zeros(1))  # of CPU tensors: a barrier of NCCL would take memory on the device
 
@@ -239,6 +245,7 @@ class DistributedContext:
         """How long processes wait for one another from here on, before that is an error. All must call it."""
         if not timeout_seconds > 0:
             raise OptionError("timeout_seconds", timeout_seconds, "more than 0")
+        self._check_open()
         if not self._meshes:
             return
         self.wait_world()
@@ -269,6 +276,7 @@ class DistributedContext:
 
     @contextmanager
     def _first(self, goes_first: bool, group: dist.ProcessGroup | None, block: str) -> Iterator[None]:
+        self._check_open()
         if self._in_turn is not None:
             raise RuntimeError(f"{block} within {self._in_turn}: several ranks would wait for each other for ever")
         error: BaseException | None = None
@@ -296,9 +304,24 @@ class DistributedContext:
         if self._handler is not None:
             self._logger.removeHandler(self._handler)
         self._meshes.clear()
+        if self._agreement_group is not None:
+            no_longer_agree_in(self._agreement_group)
+        self._agreement_group = self._node_group = None
+        self._is_closed = True
         owns, self._owns_group = self._owns_group, False
         if owns and dist.is_initialized():
             dist.destroy_process_group()
+        atexit.unregister(self._close_at_exit)
+
+    def _close_at_exit(self) -> None:
+        """For a program that closes nothing: gloo's threads abort an interpreter that ends before them, at times. With
+        NCCL not behind an error: it would wait for ranks that may be gone."""
+        if self._device.type == "cpu" or getattr(sys, "last_value", None) is None:
+            self.close()
+
+    def _check_open(self) -> None:
+        if self._is_closed and self._mesh_params.is_distributed:
+            raise ClosedError("the context is closed, and its processes no longer hear each other; build() another one")
 
 
 def _of_group(launch: Launch) -> Launch:

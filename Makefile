@@ -28,8 +28,9 @@ check: setup     ## format, lint, types, layers
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
+PROFILE ?= laws
 laws: setup      ## the laws with 100 times the examples
-	$(BIN)/python -m pytest tests/laws -n 2 --hypothesis-profile=laws --timeout=1500
+	$(BIN)/python -m pytest tests/laws -n 2 --hypothesis-profile=$(PROFILE) --timeout=1500
 
 crash: setup     ## SIGKILL at every write, fsync, rename and unlink
 	$(BIN)/python -m pytest tests/crash -m crash -n 2 --timeout=1500 -s

@@ -16,6 +16,9 @@ settings.register_profile("default", max_examples=EXAMPLES, derandomize=True, da
 # `make laws`: a hundred times as many, and others every time.
 settings.register_profile("laws", max_examples=100 * EXAMPLES, print_blob=True, **patient)
 
+# Continuous integration runs every suite in less than an hour: `make laws PROFILE=laws-in-ci`.
+settings.register_profile("laws-in-ci", max_examples=40 * EXAMPLES, print_blob=True, **patient)
+
 settings.load_profile("default")
 
 # A shell that starts us in the background has us ignore Ctrl-C, and our children inherit that; some tests send it.

@@ -7,7 +7,7 @@ from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from headrace import MixedDataset, Plan
@@ -115,7 +115,9 @@ def test_plans_find_the_steps_of_a_sample(sizes, run_length, size):
 )
 def test_behind_a_change_within_a_run_its_rest_is_a_run_and_everything_agrees(weights, run_length, start, data, most):
     before = data.draw(st.lists(st.integers(0, 90), min_size=len(weights), max_size=len(weights)))
-    mixed = mixture([60] * len(weights), weights, run_length=run_length, epoch_size=40 * run_length, max_epochs=most)
+    runs = 40 if most is None else min(40, len(weights) * (60 * most // run_length))  # more is refused
+    assume(runs)
+    mixed = mixture([60] * len(weights), weights, run_length=run_length, epoch_size=runs * run_length, max_epochs=most)
     mixed = mixed.continued(start, {f"s{k}": count for k, count in enumerate(before)})
     end = mixed.reach(start + 200)
     sources, draws = mixed.draws(np.arange(start, end))

@@ -29,6 +29,7 @@ from examples.numbered_tokens import (
     Bigram,
     StepLog,
     collate,
+    leave_group,
     same_steps,
     windows,
 )
@@ -109,6 +110,7 @@ def main() -> None:
     folder = Path("data/lightning")
     if options.out is not None:
         train(options.out.parent / "tokens", options.out, options.workers, options.kill_at)
+        leave_group()
         return
     killed, whole = (folder / f"{name}-{os.getpid()}" for name in ("killed", "whole"))
     again = [sys.executable, "-m", "examples.lightning_resume", "--out", str(killed)]

@@ -1,5 +1,6 @@
 """What the examples that resume share: data, a model, and a log of what each step saw. All of it fits on a screen."""
 
+import gc
 import json
 import os
 import signal
@@ -8,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from headrace import StreamDataset, StreamNumpyFormat, StreamStorage, stack
@@ -20,6 +22,7 @@ __all__ = [
     "Bigram",
     "StepLog",
     "collate",
+    "leave_group",
     "same_steps",
     "windows",
 ]
@@ -99,3 +102,11 @@ def same_steps(folder: Path, reference: Path) -> int:
 def _lines(folder: Path) -> list[dict[str, Any]]:
     paths = sorted(folder.glob("rank-*.jsonl"))
     return [json.loads(line) for path in paths for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def leave_group() -> None:
+    """End the process group that a trainer made and left: gloo's threads abort, at times, an interpreter that ends
+    before them."""
+    gc.collect()  # whatever still holds the group keeps its threads
+    if dist.is_available() and dist.is_initialized():
+        dist.destroy_process_group()

@@ -573,11 +573,12 @@ def test_the_death_of_a_worker_is_an_error_at_the_consumer_and_no_interruption()
     )
     stream = build_device_pack_stream(FixedCountMicrobatchPacker(loader, 3), "cpu", 2)
     with loader, stream:
-        packs = iter(stream)
-        got = [next(packs) for _ in range(3)]
+        got = []
         with pytest.raises(WorkerError, match="died"):
-            next(packs)
-        assert len(got) == 3
+            for pack in stream:
+                got.append(pack)
+        # Item 40 is in pack 3. The batch before it of the same worker may still have been on its way, and dies too.
+        assert len(got) in (2, 3)
     assert pack_threads() == []
     assert multiprocessing.active_children() == []
 

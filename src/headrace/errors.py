@@ -5,6 +5,9 @@
     │   ├── NotFoundError              (FileNotFoundError)   no object at this path
     │   ├── AlreadyExistsError         (FileExistsError)     put_if_absent met an object
     │   ├── TruncatedReadError                               a range reaches past the end
+    │   ├── ObjectChangedError                               an object was replaced while it was read
+    │   ├── AccessDeniedError          (PermissionError)     the store refuses these credentials
+    │   ├── TemporaryStoreError                              another try may pass; says how often it was tried
     │   ├── UnsupportedOperationError                        the store cannot do this
     │   └── PathOutsideRootError       (ValueError)          a path that leaves the store's root
     ├── DatasetError
@@ -43,6 +46,7 @@ from os.path import commonprefix
 from typing import Any
 
 __all__ = [
+    "AccessDeniedError",
     "AlreadyExistsError",
     "ClosedError",
     "CorruptShardError",
@@ -57,6 +61,7 @@ __all__ = [
     "ManifestVersionError",
     "NoDatasetError",
     "NotFoundError",
+    "ObjectChangedError",
     "OptionError",
     "OrderError",
     "OutputError",
@@ -70,6 +75,7 @@ __all__ = [
     "StateError",
     "StateMismatchError",
     "StoreError",
+    "TemporaryStoreError",
     "TruncatedReadError",
     "UnfinishedDatasetError",
     "UnsafeDataError",
@@ -118,6 +124,29 @@ class TruncatedReadError(StoreError):
             "it was cut or replaced since it was listed"
         )
         self.path, self.start, self.length, self.size = path, start, length, size
+
+
+class ObjectChangedError(StoreError):
+    """An object was replaced by another while it was being read."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(f"{path} was replaced while it was read; open the dataset again to read the new data")
+        self.path = path
+
+
+class AccessDeniedError(StoreError, PermissionError):
+    """The store refuses: no credentials, wrong ones, or no right to this object. Trying again does not help."""
+
+
+class TemporaryStoreError(StoreError):
+    """The store failed in a way that may pass: overload, a reset or a stall, a cut body, an expired token.
+
+    retry_after_s is how long the store asked to wait, None where it did not say.
+    """
+
+    def __init__(self, text: str, retry_after_s: float | None = None) -> None:
+        super().__init__(text)
+        self.retry_after_s = retry_after_s
 
 
 class UnsupportedOperationError(StoreError):

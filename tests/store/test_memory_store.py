@@ -12,6 +12,11 @@ class TestMemoryStore(StoreContract):
         return MemoryStore()
 
 
+class TestFlatMemoryStore(StoreContract):
+    def make_store(self, tmp_path):
+        return MemoryStore(flat=True)
+
+
 class PlainStore(Store):
     """No optional capability, as an object store without extras: shows that the contract asks for nothing more."""
 

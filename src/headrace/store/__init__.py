@@ -11,12 +11,24 @@ from headrace.store.identity import attempt_id, is_dead, is_here, process_identi
 from headrace.store.lease import Holder, Lease, acquire, holder_of, open_leases
 from headrace.store.local import LocalStore
 from headrace.store.memory import MemoryStore
-from headrace.store.store import Buffer, ByteWriter, Capabilities, FileInfo, Store, checked_path
+from headrace.store.store import (
+    Buffer,
+    ByteWriter,
+    Capabilities,
+    DatasetFile,
+    Digest,
+    FileInfo,
+    Store,
+    StoredForm,
+    checked_path,
+)
 
 __all__ = [
     "Buffer",
     "ByteWriter",
     "Capabilities",
+    "DatasetFile",
+    "Digest",
     "FileInfo",
     "FolderStore",
     "Holder",
@@ -24,6 +36,7 @@ __all__ = [
     "LocalStore",
     "MemoryStore",
     "Store",
+    "StoredForm",
     "acquire",
     "attempt_id",
     "checked_path",

@@ -1,13 +1,23 @@
 # ruff: noqa: D102 - Store documents the methods
 """A folder of another store, as a store of its own: a split or a part of a dataset is read as any dataset is."""
 
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headrace.store.local import LocalStore
-from headrace.store.store import Buffer, ByteWriter, FileInfo, Store, checked_folder, checked_path
+from headrace.store.store import (
+    PIECE_BYTES,
+    Buffer,
+    ByteWriter,
+    DatasetFile,
+    FileInfo,
+    Store,
+    checked_folder,
+    checked_path,
+)
 
 __all__ = ["FolderStore", "directory_of"]
 
@@ -47,6 +57,29 @@ class FolderStore(Store):
 
     def get_ranges(self, path: str, starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> list[memoryview]:
         return self.store.get_ranges(self._full(path), starts, lengths)
+
+    def get_ranges_of(self, found: FileInfo, starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> list[memoryview]:
+        return self.store.get_ranges_of(found._replace(path=self._full(found.path)), starts, lengths)
+
+    def pieces(self, path: str, piece_bytes: int = PIECE_BYTES) -> Iterator[memoryview]:
+        return self.store.pieces(self._full(path), piece_bytes)
+
+    def upload(self, path: str, file: str | Path, *, check: Callable[[], None] | None = None) -> None:
+        self.store.upload(self._full(path), file, check=check)
+
+    def of_dataset(self, fingerprint: str, file: Callable[[str], DatasetFile]) -> Store:
+        def below(path: str) -> DatasetFile:
+            if not path.startswith(self._prefix):
+                raise KeyError(path)
+            found = file(path[len(self._prefix) :])
+            stored = found.stored
+            return found._replace(stored=stored and stored._replace(name=self._prefix + stored.name))
+
+        bound = self.store.of_dataset(fingerprint, below)
+        return self if bound is self.store else FolderStore(bound, self.folder)
+
+    def prefetch(self, paths: Sequence[str], budget_bytes: int) -> None:
+        self.store.prefetch([self._full(path) for path in paths], budget_bytes)
 
     def view(self, path: str) -> memoryview:
         if not self.capabilities.view:

@@ -34,12 +34,13 @@ class _Object:
 class MemoryStore(Store):
     """Objects in this process's memory, with views, folders and renames; nothing survives the process.
 
+    flat=True is what an object store is: neither views nor renames, and a folder is there while something is in it.
     A pickled MemoryStore carries its content, and the copy goes its own way.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, flat: bool = False) -> None:
         self.location = "memory://"
-        self.capabilities = Capabilities(view=True, rename=True, durable=False)
+        self.capabilities = Capabilities(view=not flat, rename=not flat, durable=False, remote=flat)
         self._lock = threading.RLock()
         self._objects: dict[str, _Object] = {}
         self._folders: set[str] = {""}
@@ -71,6 +72,8 @@ class MemoryStore(Store):
         return [view[start : start + length] for start, length in ranges]
 
     def view(self, path: str) -> memoryview:
+        if not self.capabilities.view:
+            return super().view(path)  # refuses
         return memoryview(self.get(path))
 
     def put(self, path: str, data: Buffer) -> None:
@@ -91,6 +94,9 @@ class MemoryStore(Store):
     def folders(self, folder: str = "") -> list[str]:
         prefix = _prefix(checked_folder(folder))
         with self._lock:
+            if not self.capabilities.rename:
+                behind = [path[len(prefix) :] for path in self._objects if path.startswith(prefix)]
+                return sorted({rest.partition("/")[0] for rest in behind if "/" in rest})
             below = [name[len(prefix) :] for name in self._folders if name and name.startswith(prefix)]
         return sorted(name for name in below if "/" not in name)
 
@@ -101,6 +107,8 @@ class MemoryStore(Store):
         return sorted(entry for entry in found if recursive or "/" not in entry.path[len(prefix) :])
 
     def open_writer(self, path: str, *, append: bool = False) -> ByteWriter:
+        if not self.capabilities.rename:
+            return super().open_writer(path, append=append)  # refuses
         with self._lock:
             self._needs_parent(checked_path(path))
             if append:
@@ -110,6 +118,8 @@ class MemoryStore(Store):
             return MemoryWriter(self._named(path), self._place(path, b""))
 
     def rename(self, source: str, target: str) -> None:
+        if not self.capabilities.rename:
+            super().rename(source, target)  # refuses
         with self._lock:
             self._needs_parent(checked_path(target))
             if checked_path(source) in self._objects:
@@ -122,10 +132,14 @@ class MemoryStore(Store):
                 raise NotFoundError(f"{self._named(source)}: cannot rename to {self._named(target)}: no such object")
 
     def make_folder(self, folder: str) -> None:
+        if not self.capabilities.rename:
+            super().make_folder(folder)  # refuses
         with self._lock:
             self._make_parents(checked_folder(folder) + "/")
 
     def remove_folder(self, folder: str) -> None:
+        if not self.capabilities.rename:
+            super().remove_folder(folder)  # refuses
         prefix = checked_path(folder) + "/"
         with self._lock:
             self._objects = {path: item for path, item in self._objects.items() if not path.startswith(prefix)}
@@ -148,6 +162,8 @@ class MemoryStore(Store):
         return placed
 
     def _make_parents(self, path: str) -> None:
+        if not self.capabilities.rename:
+            return
         parts = path.split("/")[:-1]
         parents = ["/".join(parts[: depth + 1]) for depth in range(len(parts))]
         for parent in parents:

@@ -8,25 +8,32 @@ Guarantees that every store makes (`headrace.testing.StoreContract` checks them)
 - An object appears whole or not at all; `put` replaces it atomically.
 - `put_if_absent` has exactly one winner among any number of concurrent callers.
 - `get_ranges` returns exactly the bytes asked for, or raises; it never returns fewer.
-- `FileInfo.version` differs whenever an object was replaced.
+- `FileInfo.version` differs whenever an object was replaced by other bytes, and with `exact_versions` by any.
 - A store pickles as its configuration; open handles are made anew in each process.
 """
 
+import os
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Protocol, Self, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.errors import PathOutsideRootError, TruncatedReadError, UnsupportedOperationError
+from headrace.errors import ObjectChangedError, PathOutsideRootError, TruncatedReadError, UnsupportedOperationError
 
 __all__ = [
+    "PIECE_BYTES",
     "Buffer",
     "ByteWriter",
     "Capabilities",
+    "DatasetFile",
+    "Digest",
     "FileInfo",
     "Store",
+    "StoredForm",
     "byte_view",
     "checked_folder",
     "checked_path",
@@ -34,6 +41,7 @@ __all__ = [
 ]
 
 Buffer = bytes | bytearray | memoryview
+PIECE_BYTES = 8 << 20
 
 
 class FileInfo(NamedTuple):
@@ -41,7 +49,7 @@ class FileInfo(NamedTuple):
 
     path: str
     size_bytes: int
-    version: str  # opaque; another value after every replacement
+    version: str  # opaque; another value after a replacement
     modified_s: float  # by the store's own clock, seconds since 1970
 
 
@@ -51,6 +59,11 @@ class Capabilities(NamedTuple):
     view: bool  # view(): an object as memory, without copying
     rename: bool  # open_writer(), rename() and folders that move as one
     durable: bool  # what put() and sync() acknowledged survives a power cut
+    write: bool = True  # put(), upload() and delete()
+    conditional: bool = True  # put_if_absent()
+    listing: bool = True  # list() and folders()
+    exact_versions: bool = True  # another FileInfo.version after a replacement by equal bytes, too
+    remote: bool = False  # a request costs a round trip: ask little, and for much at a time
 
 
 @runtime_checkable
@@ -68,6 +81,35 @@ class ByteWriter(Protocol):
     def close(self) -> None:
         """Release the handle; does not sync. Twice is harmless."""
         ...
+
+
+class Digest(Protocol):
+    """What hashlib's and xxhash's objects have in common."""
+
+    def update(self, data: Buffer, /) -> None:
+        """Take more bytes."""
+        ...
+
+    def hexdigest(self) -> str:
+        """The digest of what was taken so far, in hexadecimal digits."""
+        ...
+
+
+class DatasetFile(NamedTuple):
+    """What a dataset says of one of its files: enough to tell a whole copy from a damaged one."""
+
+    size_bytes: int
+    digest: str = ""  # hexadecimal; "" where none is known
+    new_digest: Callable[[], Digest] | None = None  # makes what computes it
+    stored: "StoredForm | None" = None  # where the file itself may be absent, and is made from another one
+
+
+class StoredForm(NamedTuple):
+    """A compressed file, and how the file is made from it."""
+
+    name: str
+    file: DatasetFile
+    decode: Callable[[memoryview], Buffer]  # ValueError says what is wrong with the bytes
 
 
 class Store(ABC):
@@ -93,13 +135,29 @@ class Store(ABC):
         NotFoundError when there is no such object.
         """
 
+    def get_ranges_of(self, found: FileInfo, starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> list[memoryview]:
+        """get_ranges of found.path as long as the object is still the one that found tells of.
+
+        ObjectChangedError where it was replaced, and NotFoundError where it is gone.
+        """
+        views = self.get_ranges(found.path, starts, lengths)
+        if self.head(found.path).version != found.version:  # after reading, so that what was read is good
+            raise ObjectChangedError(f"{self.location.rstrip('/')}/{found.path}")
+        return views
+
     @abstractmethod
     def put(self, path: str, data: Buffer) -> None:
-        """Store data at path, whole and atomically, replacing what was there. Folders appear as needed."""
+        """Store data at path, whole and atomically, replacing what was there. Folders appear as needed.
+
+        UnsupportedOperationError, here and in delete(), from a store without capabilities.write.
+        """
 
     @abstractmethod
     def put_if_absent(self, path: str, data: Buffer) -> None:
-        """Store data at path if nothing is there, else raise AlreadyExistsError. One caller of many wins."""
+        """Store data at path if nothing is there, else raise AlreadyExistsError. One caller of many wins.
+
+        Needs capabilities.conditional.
+        """
 
     @abstractmethod
     def delete(self, path: str) -> None:
@@ -112,6 +170,42 @@ class Store(ABC):
     @abstractmethod
     def list(self, folder: str = "", *, recursive: bool = True) -> list[FileInfo]:
         """The objects below the folder, sorted by path; [] when it does not exist. Files in flight are not listed."""
+
+    def pieces(self, path: str, piece_bytes: int = PIECE_BYTES) -> Iterator[memoryview]:
+        """The whole object from front to back, in read-only pieces of at most piece_bytes; of an empty one none.
+
+        All of one version: ObjectChangedError where it is replaced meanwhile. Memory holds a few pieces at a time.
+        """
+        found = self.head(path)
+        for begin in range(0, found.size_bytes, piece_bytes):
+            count = min(piece_bytes, found.size_bytes - begin)
+            yield self.get_ranges_of(found, np.array([begin]), np.array([count]))[0]
+
+    def upload(self, path: str, file: str | Path, *, check: Callable[[], None] | None = None) -> None:
+        """Store the content of a local file at path, whole and atomically, in bounded memory where the store can.
+
+        check is called right before the object appears: what it raises leaves the object as it was. It may be called
+        more than once.
+        """
+        with open(os.fspath(file), "rb") as opened:
+            data = opened.read()
+        if check is not None:
+            check()
+        self.put(path, data)
+
+    def of_dataset(self, fingerprint: str, file: Callable[[str], DatasetFile]) -> "Store":
+        """The store to read one dataset's files through; fingerprint names its content, file says what a name holds.
+
+        A store that keeps copies keeps them apart by fingerprint, and checks them by what file says; others are it
+        themselves. file raises KeyError for a name that the dataset does not have. What comes back need not pickle.
+        """
+        return self
+
+    def prefetch(self, paths: Sequence[str], budget_bytes: int) -> None:  # noqa: B027 - a hint
+        """Expect these objects to be read, in this order, and fetch up to budget_bytes of them ahead. Returns at once.
+
+        Only a hint, which the next one replaces: a store without a cache ignores it, and errors come when reading.
+        """
 
     def view(self, path: str) -> memoryview:
         """The object's bytes as read-only memory, valid while the view lives, even after the object is replaced.

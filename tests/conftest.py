@@ -5,6 +5,8 @@ import signal
 import pytest
 from hypothesis import HealthCheck, settings
 
+pytest_plugins = ["servers.fixtures"]  # tests/servers/__init__.py says what is there
+
 EXAMPLES = 25
 
 # A busy machine is no fault of a test, so nothing here is judged by time.

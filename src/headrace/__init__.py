@@ -49,7 +49,7 @@ _ROOMS = {  # names in the order of __all__, as text: a line a name would make t
         Report document_id document_place prepare split_text_files
     """,
     "headrace.store": """
-        LocalStore MemoryStore Store
+        CachedStore LocalStore MemoryStore Store
     """,
     "headrace.training": """
         AutoDataConfig AutoDataProvider BuildForwardInputsContext BuildForwardInputsResult CheckpointingConfig
@@ -80,6 +80,7 @@ __all__ = [
     "BuildForwardInputsContext",
     "BuildForwardInputsResult",
     "CSVWriter",
+    "CachedStore",
     "CheckpointingConfig",
     "CollateFn",
     "ComputeLossContext",
@@ -311,6 +312,7 @@ if TYPE_CHECKING:
         split_text_files,
     )
     from headrace.store import (
+        CachedStore,
         LocalStore,
         MemoryStore,
         Store,

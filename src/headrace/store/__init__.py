@@ -7,6 +7,7 @@ a shard is.
 """
 
 from headrace.store.below import FolderStore
+from headrace.store.cache import CachedStore
 from headrace.store.identity import attempt_id, is_dead, is_here, process_identity
 from headrace.store.lease import Holder, Lease, acquire, holder_of, open_leases
 from headrace.store.local import LocalStore
@@ -26,6 +27,7 @@ from headrace.store.store import (
 __all__ = [
     "Buffer",
     "ByteWriter",
+    "CachedStore",
     "Capabilities",
     "DatasetFile",
     "Digest",

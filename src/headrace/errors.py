@@ -6,6 +6,7 @@
     │   ├── AlreadyExistsError         (FileExistsError)     put_if_absent met an object
     │   ├── TruncatedReadError                               a range reaches past the end
     │   ├── ObjectChangedError                               an object was replaced while it was read
+    │   ├── DamagedObjectError                               it is not what its dataset says of it
     │   ├── AccessDeniedError          (PermissionError)     the store refuses these credentials
     │   ├── TemporaryStoreError                              another try may pass; says how often it was tried
     │   ├── UnsupportedOperationError                        the store cannot do this
@@ -50,6 +51,7 @@ __all__ = [
     "AlreadyExistsError",
     "ClosedError",
     "CorruptShardError",
+    "DamagedObjectError",
     "DatasetChangedError",
     "DatasetError",
     "ExistingOutputError",
@@ -132,6 +134,16 @@ class ObjectChangedError(StoreError):
     def __init__(self, path: str) -> None:
         super().__init__(f"{path} was replaced while it was read; open the dataset again to read the new data")
         self.path = path
+
+
+class DamagedObjectError(StoreError):
+    """What a store gave of an object, again and again, is not what the dataset says of it; nothing of it was kept."""
+
+    def __init__(self, path: str, problem: str) -> None:
+        super().__init__(
+            f"{path}: {problem}; put the right file there, or open the dataset again if it was replaced meanwhile"
+        )
+        self.path, self.problem = path, problem
 
 
 class AccessDeniedError(StoreError, PermissionError):

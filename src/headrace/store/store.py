@@ -102,6 +102,8 @@ class DatasetFile(NamedTuple):
     digest: str = ""  # hexadecimal; "" where none is known
     new_digest: Callable[[], Digest] | None = None  # makes what computes it
     stored: "StoredForm | None" = None  # where the file itself may be absent, and is made from another one
+    unchanged: Callable[[], None] | None = None  # raises where the dataset was replaced; without a digest asked
+    # after reading a file, before it is kept as the dataset's
 
 
 class StoredForm(NamedTuple):

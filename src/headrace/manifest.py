@@ -18,6 +18,7 @@ __all__ = [
     "VERSION",
     "FileRecord",
     "Manifest",
+    "Objects",
     "Plan",
     "Receipt",
     "ShardRecord",
@@ -55,6 +56,22 @@ class ShardRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         raise ManifestError(f"{self.files[0].name}", f"its shard is recorded without its file .{suffix}")
 
 
+class Objects(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which objects of a store without renames a receipt was made for."""
+
+    store: str  # a digest of its location: at a copy of the dataset the versions mean nothing
+    versions: tuple[str, ...]  # in the order of the receipt's files
+
+    @classmethod
+    def of(cls, location: str, versions: Sequence[str]) -> "Objects":
+        """These versions, at this location."""
+        return cls(_store_digest(location), tuple(versions))
+
+    def at(self, location: str) -> tuple[str, ...] | None:
+        """The versions, if they were recorded at this location; else None."""
+        return self.versions if self.store == _store_digest(location) else None
+
+
 class Receipt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The commit of one shard. A shard without a valid receipt does not exist."""
 
@@ -67,6 +84,7 @@ class Receipt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     attempt: str
     generation: int
     task: str | None = None
+    objects: Objects | msgspec.UnsetType = msgspec.UNSET  # absent where files are renamed to their names
 
     @property
     def record(self) -> ShardRecord:
@@ -84,6 +102,9 @@ class Receipt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         _check_shard(where, receipt.shard, receipt.length, receipt.files)
         if receipt.generation < 0:
             raise ManifestError(where, f"generation {receipt.generation} is negative")
+        if receipt.objects is not msgspec.UNSET and len(receipt.objects.versions) != len(receipt.files):
+            count = len(receipt.objects.versions)
+            raise ManifestError(where, f"has {len(receipt.files)} files, but versions of {count} objects")
         return receipt
 
 
@@ -191,6 +212,10 @@ def json_object(value: Mapping[str, Any]) -> dict[str, Any]:
     except (TypeError, ValueError, RecursionError) as error:
         raise ValueError(f"metadata must be JSON: numbers, strings, lists and mappings ({error})") from None
     return dict(decoded)
+
+
+def _store_digest(location: str) -> str:
+    return xxhash.xxh3_64_hexdigest(location.rstrip("/").encode(errors="surrogateescape"))
 
 
 def _tuples(described: JsonType) -> Any:

@@ -13,6 +13,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from msgspec import UNSET
+
 from headrace.errors import (
     CorruptShardError,
     ManifestError,
@@ -130,13 +132,12 @@ class Ledger:
     def finished(self) -> dict[int, Receipt]:
         """The receipts of the current generation whose task is recorded and whose files are there, by shard."""
         generation = self.generation()
-        sizes = {info.path: info.size_bytes for info in self.store.list(recursive=False)}
+        receipts = {shard: receipt for shard, (receipt, _) in self.receipts().items()}
+        found = self._files()
         return {
             shard: receipt
-            for shard, (receipt, _) in self.receipts().items()
-            if receipt.generation == generation
-            and receipt.task is not None
-            and all(sizes.get(file.name) == file.bytes for file in receipt.files)
+            for shard, receipt in receipts.items()
+            if receipt.generation == generation and receipt.task is not None and not self._problem(receipt, found)
         }
 
     def refuse_writers(self, besides: str | None = None) -> None:
@@ -198,18 +199,29 @@ class Ledger:
         except NotFoundError:
             return None
 
-    def check_sizes(self, manifest: Manifest) -> None:
-        """CorruptShardError for the first file that is missing or has another size than recorded."""
-        sizes = {info.path: info.size_bytes for info in self.store.list(recursive=False)}
+    def check_files(self, receipts: Mapping[int, Receipt]) -> None:
+        """CorruptShardError for the first file that is missing, has another size than recorded, or was replaced."""
+        found = self._files()
         start = 0
-        for shard, record in enumerate(manifest.shards):
-            for file in record.files:
-                found = sizes.get(file.name)
-                if found != file.bytes:
-                    problem = "is missing" if found is None else f"has {found} bytes"
-                    problem = f"{file.name} {problem}, but its receipt says {file.bytes} bytes"
-                    raise CorruptShardError(self.where, shard, problem, (start, start + record.length))
-            start += record.length
+        for shard, receipt in sorted(receipts.items()):
+            if problem := self._problem(receipt, found):
+                raise CorruptShardError(self.where, shard, problem, (start, start + receipt.length))
+            start += receipt.length
+
+    def _files(self) -> dict[str, FileInfo]:
+        return {info.path: info for info in self.store.list(recursive=False)}
+
+    def _problem(self, receipt: Receipt, found: Mapping[str, FileInfo]) -> str | None:
+        """What is wrong with the first of the shard's files that is not what its receipt says; None if all are."""
+        recorded = None if receipt.objects is UNSET else receipt.objects.at(self.where)
+        for number, file in enumerate(receipt.files):
+            info = found.get(file.name)
+            if info is None or info.size_bytes != file.bytes:
+                problem = "is missing" if info is None else f"has {info.size_bytes} bytes"
+                return f"{file.name} {problem}, but its receipt says {file.bytes} bytes"
+            if recorded is not None and info.version != recorded[number]:
+                return f"{file.name} is another object than its receipt was made for; write that shard again"
+        return None
 
 
 def numbers(values: Sequence[int]) -> str:

@@ -63,7 +63,7 @@ def _open_receipts(ledger: Ledger, *, check_sizes: bool) -> Opened:
             raise UnfinishedDatasetError(ledger.where, f"shard {shard} is of an older run that is being replaced")
     manifest = ledger.whole({shard: receipt for shard, (receipt, _) in found.items()}, ledger.plan(), None)
     if check_sizes:
-        ledger.check_sizes(manifest)
+        ledger.check_files({shard: receipt for shard, (receipt, _) in found.items()})
     owned = {file.name for shard in manifest.shards for file in shard.files}
     for info in ledger.store.list(recursive=False):
         if shard_and_suffix(info.path) and info.path not in owned:

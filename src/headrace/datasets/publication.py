@@ -65,7 +65,8 @@ class Publication:
                     self._store.put(GENERATION, b"%d\n" % (self._ledger.generation() + 1))
                     self._store.delete(PLAN)
                     self._store.delete(MANIFEST)
-        self._store.make_folder(ATTEMPTS)
+        if self._store.capabilities.rename:
+            self._store.make_folder(ATTEMPTS)
         with contextlib.suppress(AlreadyExistsError):
             self._store.put_if_absent(GENERATION, b"0\n")
         if is_first:
@@ -111,7 +112,7 @@ class Publication:
                 if receipt.generation == generation and (plan is None or shard < len(plan.tasks))
             }
             manifest = self._ledger.whole(current, plan, metadata)
-            self._ledger.check_sizes(manifest)
+            self._ledger.check_files(current)
             self._remove_stale(receipts, keep=current, permitted=generation > 0 or plan is not None)
             with contextlib.suppress(AlreadyExistsError):  # nobody else can: the bytes follow from the receipts
                 self._store.put_if_absent(MANIFEST, manifest.to_json())

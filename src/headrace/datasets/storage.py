@@ -17,7 +17,8 @@ from headrace.datasets.read_interfaces import ReadInterface
 from headrace.datasets.verification import Damage, damaged_files
 from headrace.datasets.writer import Writer
 from headrace.manifest import JsonType, Manifest, ShardRecord
-from headrace.store import LocalStore, Store
+from headrace.store import Store
+from headrace.store.open import open_store
 
 __all__ = ["Storage"]
 
@@ -29,8 +30,8 @@ R = TypeVar("R", bound=ShardReader[Any])
 class Storage(ABC, Generic[F, W, R]):
     """A directory and a format. Subclasses add the writer, the reader and the dataset of their kind.
 
-    Constructing it reads and writes nothing. storage_dir is a path or a Store; read_interface may be another Store to
-    read through, or one of MmapIO, PosixPreadIO and SeekIO.
+    Constructing it reads and writes nothing. storage_dir is a path, a URL or a Store; read_interface may be another
+    Store to read through, or one of MmapIO, PosixPreadIO and SeekIO.
     """
 
     kind: ClassVar[str]
@@ -57,7 +58,7 @@ class Storage(ABC, Generic[F, W, R]):
             )
         self.storage_dir = storage_dir
         self.storage_format = storage_format
-        self.store = storage_dir if isinstance(storage_dir, Store) else LocalStore(storage_dir)
+        self.store = storage_dir if isinstance(storage_dir, Store) else open_store(storage_dir)
         if isinstance(read_interface, ReadInterface):
             read_interface = read_interface.store(self.store)
         self.reading_store = read_interface or self.store

@@ -9,7 +9,8 @@ from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from headrace.datasets.attempts import AttemptFile, OpenFiles, ShardAttempt
 from headrace.datasets.publication import Publication
-from headrace.errors import ClosedError, FieldError, WriteError
+from headrace.datasets.upload_attempts import UploadAttempt, UploadQueue, begin_attempt
+from headrace.errors import ClosedError, FieldError, TemporaryStoreError, WriteError
 from headrace.manifest import JsonType
 from headrace.store import Store
 
@@ -108,18 +109,10 @@ class Writer(ABC, Generic[F, O]):
                 return
             self._process = None
             try:
-                while self._shards:
-                    shard = next(iter(self._shards))
-                    output = self._shards[shard]
-                    self._check_whole(shard, output)
-                    output.finish()
-                    output.attempt.commit(
-                        dtype=self._schema,
-                        length=output.length,
-                        generation=self._generation,
-                        task=self._tasks.get(shard),
-                    )
-                    del self._shards[shard]
+                self._commit()
+            except TemporaryStoreError:
+                self._abandon(is_down=True)
+                raise
             finally:
                 self._abandon()
 
@@ -178,7 +171,7 @@ class Writer(ABC, Generic[F, O]):
         number = int(shard)
         if number < 0 or number != shard:
             raise IndexError(f"shard {shard!r} must be an integer from 0 on")
-        attempt = ShardAttempt.begin(self._store, number, self._publication, force=self._force)
+        attempt = begin_attempt(self._store, number, self._publication, force=self._force)
         try:
             output = self._output(attempt, self._open_files)
         except BaseException:
@@ -205,6 +198,44 @@ class Writer(ABC, Generic[F, O]):
                 f"shard {shard}: an earlier write failed half-way, so this shard cannot be committed; write it again"
             )
 
-    def _abandon(self) -> None:
+    def _commit(self) -> None:
+        with UploadQueue(self._generation) as uploads:
+            unfinished = self._send_ahead(uploads)
+            while self._shards:
+                shard = next(iter(self._shards))
+                output = self._shards[shard]
+                if shard in unfinished:
+                    raise unfinished[shard]
+                self._check_whole(shard, output)
+                if self._store.capabilities.rename:
+                    output.finish()
+                uploads.wait_for(output.attempt)
+                output.attempt.commit(
+                    dtype=self._schema,
+                    length=output.length,
+                    generation=self._generation,
+                    task=self._tasks.get(shard),
+                )
+                del self._shards[shard]
+
+    def _send_ahead(self, uploads: UploadQueue) -> dict[int, Exception]:
+        """Where files have to go up, let those of several shards go up at once; a shard that cannot, with its error."""
+        if self._store.capabilities.rename:
+            return {}
+        for shard, output in self._shards.items():
+            try:
+                self._check_whole(shard, output)
+                output.finish()
+                uploads.add(output.attempt)
+            except Exception as error:  # said at its turn: the shards before it are committed
+                return {shard: error}
+        return {}
+
+    def _abandon(self, *, is_down: bool = False) -> None:
+        """Give up the shards that are left; is_down: without a request, since the store does not answer."""
         while self._shards:
-            self._shards.popitem()[1].attempt.abandon()
+            attempt = self._shards.popitem()[1].attempt
+            if is_down and isinstance(attempt, UploadAttempt):
+                attempt.let_go()
+            else:
+                attempt.abandon()

@@ -7,6 +7,7 @@ from typing import Any
 from headrace.errors import OptionError
 from headrace.store.local import LocalStore
 from headrace.store.memory import MemoryStore
+from headrace.store.retrying import RetryingStore, RetryPolicy
 from headrace.store.store import Store
 
 __all__ = ["has_scheme", "open_store"]
@@ -14,6 +15,7 @@ __all__ = ["has_scheme", "open_store"]
 _SCHEME = re.compile(
     r"([A-Za-z][A-Za-z0-9+.-]+):/"
 )  # pathlib makes "s3:/bucket" of "s3://bucket", so one "/" is enough
+_OBJECT_SCHEMES = ("s3", "s3a", "az", "azure", "adl", "abfs", "abfss", "http", "https")
 
 
 def has_scheme(place: str | Path) -> bool:
@@ -22,10 +24,18 @@ def has_scheme(place: str | Path) -> bool:
     return match is not None and match[1].lower() != "file"
 
 
-def open_store(url: str | Path, **options: Any) -> Store:
+def open_store(url: str | Path, *, retry: RetryPolicy | None = None, **options: Any) -> Store:
     """The store at a directory or URL. Nothing is asked or created before the first use."""
-    if not has_scheme(url):
+    text = str(url)
+    match = _SCHEME.match(text)
+    if match is None or match[1].lower() == "file":
         return LocalStore(url, **options)
-    if str(url).lower().startswith("memory:"):
+    scheme = match[1].lower()
+    if scheme == "memory":
         return MemoryStore(flat=True)
-    raise OptionError("url", str(url), "a directory or file:// URL")
+    if scheme in _OBJECT_SCHEMES or (scheme == "gs" and options.get("client") == "obstore"):
+        from headrace.store.objects import ObjectStore
+
+        options.pop("client", None)
+        return RetryingStore(ObjectStore(text, **options), retry)
+    raise OptionError("url", text, "a directory or a URL of file, s3, az, abfs or http(s)")

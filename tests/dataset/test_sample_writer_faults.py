@@ -8,7 +8,7 @@ import textwrap
 import pytest
 
 from headrace.datasets import CSVWriter, JSONWriter, MDSWriter, SampleDataset
-from headrace.datasets.samples import output
+from headrace.datasets.samples import delivery
 from headrace.errors import OutputError, StoreError, UnfinishedDatasetError
 from headrace.store import LocalStore, MemoryStore
 from headrace.testing import Cut, Delay, FaultStore, Forget, Refuse, Rule
@@ -27,7 +27,7 @@ SETTINGS = {
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch):
-    monkeypatch.setattr(output, "_FIRST_WAIT_S", 0.001)
+    monkeypatch.setattr(delivery, "_FIRST_WAIT_S", 0.001)
 
 
 @pytest.fixture(params=SETTINGS)
@@ -67,9 +67,14 @@ class Scene:
             fill(writing, ids)
             raise OwnError
 
-    def rule(self, rule):
-        """This rule, from now on."""
-        self.store.rules[:] = [dataclasses.replace(rule)]  # its turns are counted by its identity
+    def rule(self, *rules):
+        """These rules, from now on."""
+        self.store.rules[:] = map(self._fitting, rules)
+
+    def _fitting(self, rule):
+        # A copy, since its turns are counted by its identity. Without renames the index is put only if none is there.
+        is_index = rule.path == "index.json" and not self.store.capabilities.rename
+        return dataclasses.replace(rule, operation="put_if_absent" if is_index else rule.operation)
 
     def files(self):
         return files_in(self.store.store)
@@ -157,8 +162,7 @@ def test_what_fails_once_is_done_again(name, scene):
 
 @pytest.mark.parametrize("kept", [Forget(), Cut(9)], ids=repr)
 def test_a_receipt_that_a_store_did_not_keep_is_written_again_so_that_resuming_finds_it(kept, scene):
-    scene.rule(Rule(kept, "put", ".headrace/samples/shard.00000", times=1))
-    scene.store.rules.append(Rule(BROKEN, "put", "index.json"))
+    scene.rule(Rule(kept, "put", ".headrace/samples/shard.00000", times=1), Rule(BROKEN, "put", "index.json"))
     with pytest.raises(OutputError, match="index"):
         scene.write(range(25))
     scene.store.rules.clear()

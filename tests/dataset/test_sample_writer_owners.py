@@ -11,7 +11,7 @@ import weakref
 import pytest
 
 from headrace.datasets import JSONWriter, MDSWriter, SampleDataset
-from headrace.datasets.samples import output
+from headrace.datasets.samples import ownership
 from headrace.errors import (
     ClosedError,
     ExistingOutputError,
@@ -101,7 +101,7 @@ def test_a_writer_whose_place_was_taken_commits_nothing(writer, tmp_path):
     store = LocalStore(tmp_path, fsync=False)
     writing = writer(columns=COLUMNS, out=store)
     fill(writing, range(5))
-    for info in store.list(output.LEASES):
+    for info in store.list(ownership.LEASES):
         store.delete(info.path)
     write(store, range(100, 103), writer=writer)
     with pytest.raises(LeaseLostError):
@@ -139,7 +139,7 @@ def test_a_writer_that_is_dropped_as_its_threads_store_files_waits_for_nothing_a
     tmp_path, monkeypatch
 ):
     """Waiting in a finalizer can be for ever: it may run in a thread that holds what another one waits for."""
-    monkeypatch.setattr(output, "_LEASE_TRIES", 3)
+    monkeypatch.setattr(ownership, "_LEASE_TRIES", 3)
     begun, go_on, done = threading.Event(), threading.Event(), threading.Event()
 
     def block(call):
@@ -155,7 +155,7 @@ def test_a_writer_that_is_dropped_as_its_threads_store_files_waits_for_nothing_a
     assert not done.is_set()
     with pytest.raises(ShardOwnedError, match=f"process {os.getpid()} "):  # a thread may still store a file
         write(tmp_path, range(3))
-    monkeypatch.setattr(output, "_LEASE_TRIES", 300)
+    monkeypatch.setattr(ownership, "_LEASE_TRIES", 300)
     go_on.set()
     write(tmp_path, range(3))
     assert done.is_set()
@@ -164,7 +164,7 @@ def test_a_writer_that_is_dropped_as_its_threads_store_files_waits_for_nothing_a
 
 
 def test_a_dropped_writer_may_be_collected_by_one_of_its_own_threads(tmp_path, monkeypatch):
-    monkeypatch.setattr(output, "_LEASE_TRIES", 3)
+    monkeypatch.setattr(ownership, "_LEASE_TRIES", 3)
     dropped, collected = threading.Event(), threading.Event()
 
     def collect(call):
@@ -190,7 +190,7 @@ def test_a_dropped_writer_may_be_collected_by_one_of_its_own_threads(tmp_path, m
         gc.enable()
     assert gone() is None
     assert ids_in(tmp_path) is None
-    monkeypatch.setattr(output, "_LEASE_TRIES", 300)
+    monkeypatch.setattr(ownership, "_LEASE_TRIES", 300)
     write(tmp_path, range(3))
     assert ids_in(tmp_path) == [0, 1, 2]
 

@@ -11,13 +11,13 @@ the opposite order, so that those that are there are a beginning, and a writer c
 """
 
 import contextlib
-import gc
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 from headrace.datasets.neighbours import refuse_shards
+from headrace.datasets.samples.delivery import Delivery
 from headrace.datasets.samples.index import INDEX, FileEntry, ShardEntry, index_bytes, stored_files
+from headrace.datasets.samples.ownership import Ownership, leased
 from headrace.datasets.samples.pending import RawFile
 from headrace.datasets.samples.shard_index import read_index
 from headrace.datasets.samples.withdrawal import (
@@ -39,22 +39,15 @@ from headrace.errors import (
     ManifestError,
     NotFoundError,
     OutputError,
-    ShardOwnedError,
     StoreError,
     UnfinishedDatasetError,
 )
-from headrace.store import Lease, LocalStore, Store, acquire, attempt_id, process_identity
+from headrace.store import LocalStore, Store
 
-__all__ = ["OWNED", "Output", "leased"]
-
-OWNED = "write to a directory of its own, wait until that process is done, or end it, which lets the next one in"
+__all__ = ["Output", "leased"]
 
 _ANEW = "it cannot be gone on with: write it again without resume=True"
-_FIRST_WAIT_S = 0.1
-_PART = ".part"  # of a file that is written piece by piece
-_LEASE_TRIES = 200
-_LEASE_WAIT_S = 0.02
-_dropped: set[str] = set()  # attempts of writers that were dropped before their end
+_TRUSTED_S = 1.0  # far below what makes a lease expire, and enough to ask once a file of a remote store
 
 
 class Output:
@@ -64,10 +57,8 @@ class Output:
         self._stores = stores
         self._place = stores[-1]
         self.where = self._place.location
-        self._tries = retry + 1
-        self._leases: list[Lease] = []
-        self._stopped = threading.Event()
-        self._dropped = False
+        self._owned = Ownership(trusted_s=_TRUSTED_S if any(store.capabilities.remote for store in stores) else 0.0)
+        self._delivery = Delivery(retry + 1, self._owned.check)  # no method of self: a dropped output goes at once
 
     def open(self, *, exist_ok: bool, resume: bool) -> tuple[list[ShardEntry], bool]:
         """Take the place, for this writer alone; the entries of the shards that stay, and whether the dataset is whole.
@@ -77,7 +68,7 @@ class Output:
         self._refuse_what_is_there(exist_ok=exist_ok, resume=resume)
         try:
             for store in self._stores:
-                self._leases.append(leased(store))
+                self._owned.take(store)
             # Again: somebody may have finished meanwhile, or begun with a dataset of another kind.
             self._refuse_what_is_there(exist_ok=exist_ok, resume=resume)
             for store in self._stores:
@@ -100,40 +91,37 @@ class Output:
 
     def put_raw(self, name: str, raw: RawFile) -> None:
         """Store a file that may wait on the disk, everywhere; OutputError when that fails after all tries."""
-        for store in self._stores:
-            if raw.in_memory or not store.capabilities.rename:
-                data = raw.whole()
-                self._try(store, name, raw.num_bytes, lambda place, data=data: place.put(name, data))  # type: ignore[misc]
-            else:
-                self._try(store, name, raw.num_bytes, lambda place: _put_pieces(place, name, raw))
+        self._delivery.put_raw(self._stores, name, raw)
 
     def put(self, name: str, data: bytes) -> None:
         """Store a file everywhere; OutputError when that fails after all tries."""
         for store in self._stores:
-            self._try(store, name, len(data), lambda place: place.put(name, data))
+            self._delivery.put(store, name, data)
 
     def commit(self, shard: int, entry: ShardEntry) -> None:
         """Note that the shard's files are all there."""
         self.check()
-        receipt = index_bytes([entry])
-        self._try(self._place, _receipt(shard), len(receipt), lambda place: place.put(_receipt(shard), receipt))
+        self._delivery.put(self._place, _receipt(shard), index_bytes([entry]))
 
     def check(self) -> None:
         """Return if the places are still this writer's; LeaseLostError where another one took one."""
-        for lease in self._leases:
-            self._retried(self.where, lease.check)
+        self._delivery.retried(self.where, self._owned.check)
         self.renew()
 
     def renew(self) -> None:
         """Keep other hosts from taking the places for abandoned; costs something once a minute only."""
-        for lease in self._leases:
-            self._retried(self.where, lease.renew)
+        self._delivery.retried(self.where, self._owned.renew)
 
     def finish(self, index: bytes) -> None:
         """Store the index, and remove what was noted on the way."""
+        self._owned.distrust()
         self.check()
-        self.put(INDEX, index)
+        for store in self._stores:
+            self._delivery.retried(store.location, partial(self._delivery.confirm, store))
+        for store in self._stores:
+            self._delivery.put_index(store, index)
         try:
+            self._owned.distrust()
             with contextlib.suppress(OutputError):
                 self.check()
         except LeaseLostError:
@@ -148,30 +136,27 @@ class Output:
 
     def stop(self) -> None:
         """Give up waiting for another try."""
-        self._stopped.set()
+        self._delivery.stop()
 
     def drop(self) -> None:
         """What a finalizer may do instead of stop() and release(): it waits for nothing, be it a lock.
 
         The next writer of this process gets in once no thread is storing files any more.
         """
-        self._dropped = True
-        _dropped.update(lease.attempt for lease in self._leases)
+        self._delivery.drop()
+        self._owned.drop()
 
     def __del__(self) -> None:
-        for lease in self._leases:
-            lease.let_go()
+        self._owned.let_go()
 
     def release(self) -> None:
         """Let the next one in. Twice is harmless."""
-        while self._leases:
-            with contextlib.suppress(StoreError):  # who comes next takes it from a dead one
-                self._leases.pop().release()
+        self._owned.release()
 
     def _leave(self) -> None:
         """Release the leases, and leave no trace of them where nothing is begun."""
         with contextlib.suppress(StoreError):
-            for store, _ in zip(self._stores, self._leases, strict=False):  # as many as were taken
+            for store in self._owned.stores:
                 if all(info.path.startswith(f"{LEASES}/") for info in store.list(PRIVATE)):
                     remove_private(store)
         self.release()
@@ -245,38 +230,6 @@ class Output:
                     store.delete(name)
         return entries
 
-    def _try(self, store: Store, name: str, num_bytes: int, put: Callable[[Store], None]) -> None:
-        is_first = True
-
-        def put_whole() -> None:
-            nonlocal is_first
-            if not is_first:  # perhaps it failed because somebody took the place
-                for lease in self._leases:
-                    lease.check()
-            is_first = False
-            put(store)
-            if (found := store.head(name).size_bytes) != num_bytes:
-                raise StoreError(f"the store kept {found} of {num_bytes} bytes, though it said that all was well")
-
-        self._retried(f"{store.location}/{name}", put_whole)
-
-    def _retried(self, where: str, request: Callable[[], None]) -> None:
-        """The request, until a try does not fail; OutputError with where after the last one."""
-        for attempt in range(self._tries):
-            try:
-                return request()
-            except OSError as caught:
-                error = caught
-            if attempt + 1 < self._tries:
-                self._stopped.wait(min(_FIRST_WAIT_S * 2**attempt, 5.0))
-                if self._stopped.is_set() or self._dropped:
-                    break
-        tries = "1 try" if attempt == 0 else f"{attempt + 1} tries"
-        try:
-            raise OutputError(where, f"{error} ({tries})") from error
-        finally:
-            del error  # else error and frame hold one another, and with them this output and its leases
-
     def _remove_private(self) -> None:
         # With the leases held, so that nobody begins in a folder that is being removed.
         for store in self._stores:
@@ -293,45 +246,6 @@ def _not_empty(store: Store, paths: Sequence[str]) -> ExistingOutputError:
     )
 
 
-def leased(store: Store, what: str = "this dataset") -> Lease:
-    """The right to write here; ShardOwnedError, which says what is owned, while somebody alive has it."""
-    for _ in range(_LEASE_TRIES - 1):
-        try:
-            return _lease(store, what)
-        except NotFoundError:  # somebody who just finished removed the folder that the lease was put into
-            continue
-        except ShardOwnedError as error:
-            if not _is_dropped(error.holder.get("attempt", "")):
-                raise
-            threading.Event().wait(_LEASE_WAIT_S)
-    return _lease(store, what)
-
-
-def _is_dropped(attempt: str) -> bool:
-    """Whether it is that of a writer of this process which nobody refers to any more, only its threads."""
-    if attempt.startswith(f"{process_identity()}-") and attempt not in _dropped:
-        gc.collect()  # a traceback may have kept it
-    return attempt in _dropped
-
-
-def _lease(store: Store, what: str) -> Lease:
-    try:
-        return acquire(store, LEASES, "writer", what=what, attempt=attempt_id(), on_takeover=partial(_fence, store))
-    except ShardOwnedError as error:
-        raise ShardOwnedError(error.where, error.what, error.holder, error.age_s, OWNED) from None
-
-
-def _fence(store: Store, attempt: str) -> None:
-    """Take from a predecessor what it has in flight: one that slept in the middle of storing a file must not end it."""
-    if attempt.startswith(f"{process_identity()}-"):
-        return  # one of this process, which let go of the place once nothing was in flight
-    for folder in ("", PRIVATE):
-        store.remove_orphans(folder, of=attempt)
-    for info in store.list(PRIVATE, recursive=False):
-        if info.path.endswith(_PART):
-            store.delete(info.path)
-
-
 def _receipt(shard: int) -> str:
     return f"{PRIVATE}/shard.{shard:05d}"
 
@@ -343,16 +257,3 @@ def _stored(entry: ShardEntry) -> Iterator[FileEntry]:
 
 def _is_unfinished(store: Store) -> bool:
     return bool(store.list(PRIVATE)) or PRIVATE.rpartition("/")[2] in store.folders(".headrace")
-
-
-def _put_pieces(store: Store, name: str, raw: RawFile) -> None:
-    part = f"{PRIVATE}/{name}.{attempt_id()}{_PART}"  # a name of its own: a successor stores the same file
-    store.make_folder(PRIVATE)
-    writer = store.open_writer(part)
-    try:
-        for piece in raw.pieces():
-            writer.write(piece)
-        writer.sync()
-    finally:
-        writer.close()
-    store.rename(part, name)

@@ -7,10 +7,12 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from headrace.datasets.samples.index import INDEX
+from headrace.datasets.samples.many_requests import delete_all
 from headrace.datasets.samples.options import Place
 from headrace.datasets.samples.parts import below
 from headrace.errors import OptionError, PathOutsideRootError
 from headrace.store import FolderStore, LocalStore, Store
+from headrace.store.open import has_scheme, open_store
 from headrace.store.store import checked_folder
 
 __all__ = ["overlap", "part_folder", "remove_copies"]
@@ -52,8 +54,9 @@ def remove_copies(store: Store, paths: Iterable[str]) -> None:
     """Remove the objects, and of a local directory the folders that are empty then, the directory itself included."""
     copies = LocalStore(store.root, fsync=False) if isinstance(store, LocalStore) else store
     folders = {""}
-    for path in paths:
-        copies.delete(path)
+    removed = list(paths)
+    delete_all(copies, removed)
+    for path in removed:
         while path := path.rpartition("/")[0]:
             folders.add(path)
     if isinstance(copies, LocalStore):
@@ -68,7 +71,7 @@ def _inside(place: Place, root: Store) -> str | None:
         (base, folder), (root_base, root_folder) = _base(place), _base(root)
         if base is root_base:
             return _rest(folder, root_folder)
-        if not os.path.isabs(place.location):  # no directory: it is what it is, whatever it is called
+        if not (os.path.isabs(place.location) or _has_address(place)):  # it is what it is, whatever it is called
             return None
         place = place.location
     path = _path_in_directory(place, root) if os.path.isabs(root.location) else _path_in_store(place, root)
@@ -112,6 +115,16 @@ def _path_in_directory(place: str | Path, root: Store) -> str | None:
 def _path_in_store(place: str | Path, root: Store) -> str | None:
     """Of a store that is no directory: what follows its URL, or a path inside it."""
     text = str(place)
-    if not urlsplit(text).scheme:
+    if not (urlsplit(text).scheme or has_scheme(text)):
         return None if text.startswith("/") else text
-    return _rest(text, root.location)
+    if (path := _rest(text, root.location)) is not None or not _has_address(root):
+        return path
+    try:
+        return _rest(open_store(text).location, root.location)  # other spellings of the same URL
+    except ValueError:
+        return None
+
+
+def _has_address(store: Store) -> bool:
+    """Whether two stores with this location are the same place: of memories each is its own."""
+    return store.capabilities.remote and has_scheme(store.location) and not store.location.startswith("memory:")

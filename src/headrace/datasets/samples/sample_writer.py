@@ -47,7 +47,8 @@ class WriterOptions(TypedDict, total=False):
                     sample gets a shard of its own (as a first sample after an empty shard, as Streaming does)
     progress_bar    show how many shards are stored
     max_workers     threads that compress, hash and store; there are max_workers + 2 shards in memory at most
-    retry           how often to try again to store a file
+    retry           how often to try again to store a file; a store that a URL names repeats by a policy of its own what
+                    failed for a moment, before such a try counts as failed
     exist_ok        replace a dataset that is there: its index goes first, then its files; other files stay
     resume          go on after the last whole shard of an unfinished dataset; `num_safe_samples` tells where
     ignore_extra    leave out what a sample has besides the columns

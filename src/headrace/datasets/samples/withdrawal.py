@@ -15,6 +15,7 @@ from collections.abc import Collection, Iterator
 
 from headrace.datasets.neighbours import INDEX, SAMPLES
 from headrace.datasets.samples.index import file_entries, index_bytes
+from headrace.datasets.samples.many_requests import delete_all
 from headrace.datasets.samples.shard_index import read_index
 from headrace.errors import ManifestError, NotFoundError
 from headrace.store import Store
@@ -22,6 +23,7 @@ from headrace.store.below import directory_of
 
 __all__ = [
     "LEASES",
+    "PART",
     "PLAN",
     "PRIVATE",
     "begin",
@@ -37,6 +39,7 @@ __all__ = [
 PRIVATE = SAMPLES
 LEASES = f"{PRIVATE}/leases"
 PLAN = f"{PRIVATE}/plan.json"  # of prepare(), which writes into folders
+PART = ".part"  # of a file in PRIVATE that is written piece by piece
 _BEGUN = f"{PRIVATE}/begun"
 _UNLISTED = index_bytes([])  # what is noted where no index says what goes
 _SHARD_FILE = re.compile(r"shard\.([0-9]{5,})\.(?:mds|json|csv|tsv|xsv)(?:\.meta)?(?:\.(?:br|bz2|gz|snappy|zstd))?")
@@ -74,8 +77,8 @@ def withdraw(store: Store, *, keep: Collection[str] = ()) -> None:
     links = {folder for folder in _folders_of(shards) if _is_link(store, folder)}
     shards = {path for path in shards if links.isdisjoint(_folders_of([path]))}
     folders = _folders_of(shards)
-    for path in [*_indexes_of(shards, folders, store), *reversed(receipts), *sorted(shards)]:
-        store.delete(path)
+    for paths in (_indexes_of(shards, folders, store), list(reversed(receipts)), sorted(shards)):
+        delete_all(store, paths)
     if store.capabilities.rename:
         for folder in folders:
             remove_if_empty(store, folder)
@@ -98,9 +101,7 @@ def remove_private(store: Store) -> None:
         store.remove_folder(PRIVATE)
         remove_if_empty(store, PRIVATE.partition("/")[0])
         return
-    for info in store.list(PRIVATE):
-        if not info.path.startswith(f"{LEASES}/"):
-            store.delete(info.path)
+    delete_all(store, [info.path for info in store.list(PRIVATE) if not info.path.startswith(f"{LEASES}/")])
 
 
 def content(store: Store, path: str) -> bytes | None:

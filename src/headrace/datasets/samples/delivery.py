@@ -1,0 +1,187 @@
+"""One file's way to a store: whole, confirmed by its size, tried again where a try failed.
+
+In a directory a file is written under a private name and renamed. An object store has no renames: there an object
+appears whole as its request ends. What is large goes up from a file of this machine, in bounded memory, and right
+before it appears, the writer looks whether the place is still its own.
+"""
+
+import contextlib
+import tempfile
+import threading
+from collections.abc import Callable, Iterable, Iterator
+
+from headrace.datasets.samples.index import INDEX
+from headrace.datasets.samples.pending import RawFile
+from headrace.datasets.samples.withdrawal import PART, PRIVATE, content
+from headrace.errors import (
+    AccessDeniedError,
+    AlreadyExistsError,
+    ExistingOutputError,
+    OutputError,
+    StoreError,
+    TemporaryStoreError,
+    UnsupportedOperationError,
+)
+from headrace.store import Buffer, FileInfo, Store, attempt_id
+
+__all__ = ["Delivery"]
+
+_FIRST_WAIT_S = 0.1
+_LONGEST_WAIT_S = 5.0
+
+
+class Delivery:
+    """Stores files. check raises where the place is another writer's now; it is asked often, so it had better be quick.
+
+    Every method raises OutputError, which names the object, when all tries failed.
+    """
+
+    def __init__(self, tries: int, check: Callable[[], None]) -> None:
+        self._tries = tries
+        self._check = check
+        self._stopped = threading.Event()
+        self._dropped = False
+        self._stored: dict[tuple[int, str], FileInfo] = {}  # (id of the store, name) -> the object as it was confirmed
+
+    def put(self, store: Store, name: str, data: Buffer) -> None:
+        """Store what is in memory."""
+        self._try(store, name, memoryview(data).nbytes, lambda: store.put(name, data))
+
+    def put_raw(self, stores: Iterable[Store], name: str, raw: RawFile) -> None:
+        """Store a file that may wait on the disk, in every store."""
+        with contextlib.ExitStack() as stack:
+            spooled = ""
+            for store in stores:
+                if raw.in_memory:
+                    self.put(store, name, raw.whole())
+                elif store.capabilities.rename:
+                    self._try(store, name, raw.num_bytes, lambda place=store: _put_pieces(place, name, raw))  # type: ignore[misc]
+                else:
+                    spooled = spooled or stack.enter_context(_spooled(raw))
+                    self._try(
+                        store,
+                        name,
+                        raw.num_bytes,
+                        lambda place=store, file=spooled: place.upload(name, file, check=self._check),  # type: ignore[misc]
+                    )
+
+    def put_index(self, store: Store, index: bytes) -> None:
+        """Store the index; where there are no renames, only if none is there, since a writer withdraws an older one.
+
+        ExistingOutputError where another one came meanwhile.
+        """
+        if store.capabilities.rename:
+            self.put(store, INDEX, index)
+            return
+        self._try(store, INDEX, len(index), lambda: _put_first(store, index))
+
+    def confirm(self, store: Store) -> None:
+        """Return if every file is there as it was when it was stored: nothing was lost, nobody else wrote it since.
+
+        Of a directory nothing is asked: what was renamed there is there.
+        """
+        if store.capabilities.rename:
+            return
+        listed = {info.path: info for info in store.list(recursive=False)}
+        for (of, name), stored in list(self._stored.items()):
+            if of != id(store):
+                continue
+            found = listed.get(name)
+            if found is None or found.size_bytes != stored.size_bytes:
+                size = "no" if found is None else found.size_bytes
+                problem = f"it has {size} bytes now, but {stored.size_bytes} were stored and confirmed"
+                raise OutputError(f"{store.location}/{name}", problem)
+            if found.version != stored.version:
+                raise OutputError(f"{store.location}/{name}", "somebody else replaced it after it was stored")
+
+    def retried(self, where: str, request: Callable[[], None]) -> None:
+        """The request, until a try does not fail; OutputError with where after the last one."""
+        for attempt in range(self._tries):
+            try:
+                return request()
+            except ExistingOutputError:
+                raise
+            except OSError as caught:
+                error = caught
+            if isinstance(error, AccessDeniedError | UnsupportedOperationError) or _was_repeated(error):
+                break
+            if attempt + 1 < self._tries:
+                self._stopped.wait(min(_FIRST_WAIT_S * 2**attempt, _LONGEST_WAIT_S))
+                if self._stopped.is_set() or self._dropped:
+                    break
+        tries = "1 try" if attempt == 0 else f"{attempt + 1} tries"
+        try:
+            raise OutputError(where, f"{error} ({tries})") from error
+        finally:
+            del error  # else error and frame hold one another, and with them the output and its leases
+
+    def stop(self) -> None:
+        """Give up waiting for another try."""
+        self._stopped.set()
+
+    def drop(self) -> None:
+        """What a finalizer may do instead: it waits for nothing, be it a lock."""
+        self._dropped = True
+
+    def _try(self, store: Store, name: str, num_bytes: int, put: Callable[[], None]) -> None:
+        # In a directory, a file in flight is taken from a writer that lost its place; only a failure makes it ask.
+        asks = not store.capabilities.rename
+
+        def put_whole() -> None:
+            nonlocal asks
+            if asks:
+                self._check()
+            asks = True
+            put()
+            found = store.head(name)
+            if found.size_bytes != num_bytes:
+                raise StoreError(
+                    f"the store kept {found.size_bytes} of {num_bytes} bytes, though it said that all was well"
+                )
+            if not (store.capabilities.rename or "/" in name):
+                self._stored[id(store), name] = found
+
+        self.retried(f"{store.location}/{name}", put_whole)
+
+
+def _was_repeated(error: OSError) -> bool:
+    """Whether the store itself tried as often as its own policy allows."""
+    return isinstance(error, TemporaryStoreError) and isinstance(error.__cause__, TemporaryStoreError)
+
+
+def _put_first(store: Store, index: bytes) -> None:
+    try:
+        store.put_if_absent(INDEX, index)
+    except AlreadyExistsError:
+        found = content(store, INDEX)
+        if found is not None and found != index and index.startswith(found):  # what the store kept of a try before
+            store.delete(INDEX)
+            found = None
+        if found is None:
+            raise
+        if found != index:
+            problem = f"got an {INDEX} from somebody else while this dataset was written"
+            raise ExistingOutputError(store.location, problem, "see what else writes there") from None
+
+
+def _put_pieces(store: Store, name: str, raw: RawFile) -> None:
+    part = f"{PRIVATE}/{name}.{attempt_id()}{PART}"  # a name of its own: a successor stores the same file
+    store.make_folder(PRIVATE)
+    writer = store.open_writer(part)
+    try:
+        for piece in raw.pieces():
+            writer.write(piece)
+        writer.sync()
+    finally:
+        writer.close()
+    store.rename(part, name)
+
+
+@contextlib.contextmanager
+def _spooled(raw: RawFile) -> Iterator[str]:
+    """A file of this machine with all of raw."""
+    with tempfile.NamedTemporaryFile(prefix="headrace-") as spool:
+        for piece in raw.pieces():
+            spool.write(piece)
+        spool.flush()
+        yield spool.name

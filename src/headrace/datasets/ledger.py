@@ -10,15 +10,18 @@ DIR/.headrace/leases/                      who writes what
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import numpy as np
 from msgspec import UNSET
 
 from headrace.errors import (
     CorruptShardError,
     ManifestError,
     NotFoundError,
+    ObjectChangedError,
     SchemaMismatchError,
     UnfinishedDatasetError,
 )
@@ -48,6 +51,7 @@ ATTEMPTS = f"{PRIVATE}/attempts"
 LEASES = f"{PRIVATE}/leases"
 DATASET = "dataset"  # the lease of whoever publishes or withdraws
 
+_REQUESTS = 16  # at once
 _SHARD_FILE = re.compile(r"([0-9]{7,})\.(in_band\.bin|out_of_band\.bin|out_of_band\.index)")
 _RECEIPT = re.compile(rf"{re.escape(PRIVATE)}/([0-9]{{7,}})\.receipt")
 
@@ -80,10 +84,7 @@ class Ledger:
 
     def manifest(self) -> tuple[Manifest, FileInfo] | None:
         """The manifest and what the store says of its file; None when the dataset is not published."""
-        while True:
-            info, raw = self.head(MANIFEST), self.get(MANIFEST)
-            if info == self.head(MANIFEST):
-                break  # else it was replaced meanwhile, and info is not of raw
+        info, raw = self._with_info(MANIFEST)
         if info is None or raw is None:
             return None
         manifest = Manifest.from_json(raw, f"{self.where}/{MANIFEST}")
@@ -115,9 +116,10 @@ class Ledger:
     def receipts(self) -> dict[int, tuple[Receipt, FileInfo]]:
         """Every receipt by shard, of whatever generation, with its file. ManifestError for a damaged one."""
         found = {}
-        for info in self.store.list(PRIVATE, recursive=False):
-            if not _RECEIPT.fullmatch(info.path) or (raw := self.get(info.path)) is None:
-                continue  # no receipt, or its shard is being replaced just now
+        listed = [info for info in self.store.list(PRIVATE, recursive=False) if _RECEIPT.fullmatch(info.path)]
+        for info, raw in zip(listed, self._all([info.path for info in listed]), strict=True):
+            if raw is None:
+                continue  # its shard is being replaced just now
             receipt = Receipt.from_json(raw, f"{self.where}/{info.path}")
             if receipt_path(receipt.shard) != info.path:
                 raise ManifestError(f"{self.where}/{info.path}", f"is the receipt of shard {receipt.shard}")
@@ -198,6 +200,28 @@ class Ledger:
             return self.store.get(path)
         except NotFoundError:
             return None
+
+    def _with_info(self, path: str) -> tuple[FileInfo | None, bytes | None]:
+        """What the store says of an object, and its bytes: both of one version."""
+        while True:
+            info = self.head(path)
+            if self.store.capabilities.remote and info is not None:
+                try:  # two requests instead of three
+                    start, length = np.zeros(1, np.int64), np.array([info.size_bytes], np.int64)
+                    return info, bytes(self.store.get_ranges_of(info, start, length)[0])
+                except (NotFoundError, ObjectChangedError):
+                    continue
+            raw = self.get(path)
+            if info == self.head(path):
+                return info, raw
+
+    def _all(self, paths: Sequence[str]) -> Iterator[bytes | None]:
+        """get() of each path, in order: many at once where each is a round trip."""
+        if not self.store.capabilities.remote:
+            yield from map(self.get, paths)
+            return
+        with ThreadPoolExecutor(_REQUESTS, thread_name_prefix="headrace-receipts") as pool:
+            yield from pool.map(self.get, paths)
 
     def check_files(self, receipts: Mapping[int, Receipt]) -> None:
         """CorruptShardError for the first file that is missing, has another size than recorded, or was replaced."""

@@ -25,13 +25,23 @@ from headrace.datasets.ledger import (
 )
 from headrace.datasets.neighbours import refuse_samples
 from headrace.datasets.opening import open_directory
-from headrace.errors import AlreadyExistsError, ManifestError, PublishedError, ShardOwnedError, UnfinishedDatasetError
+from headrace.datasets.spool import remove_dead_spools
+from headrace.errors import (
+    AlreadyExistsError,
+    ManifestError,
+    PublishedError,
+    ShardOwnedError,
+    UnfinishedDatasetError,
+    UnsupportedOperationError,
+    WriteError,
+)
 from headrace.manifest import VERSION, Manifest, Plan, Receipt, json_object
 from headrace.store import Lease, Store, acquire, attempt_id, holder_of, is_dead, open_leases
 
-__all__ = ["Publication"]
+__all__ = ["Publication", "refuse_unwritable"]
 
 PATIENCE_S = 10.0
+TRIES = 3  # for a manifest of which the store kept other bytes than it was given
 
 
 class Publication:
@@ -44,6 +54,7 @@ class Publication:
         self.suffixes = suffixes
         self._store = store
         self._optional = optional
+        self._has_folders = store.capabilities.rename
         self._ledger = Ledger(store, kind)
 
     def start_writing(self, *, overwrite: bool = False) -> int:
@@ -53,19 +64,22 @@ class Publication:
         overwrite=True the first writer withdraws them and starts a new generation, which later writers join. A dataset
         of samples is refused in any case.
         """
+        refuse_unwritable(self._store)
         is_first = self._ledger.head(GENERATION) is None
         if is_first:
             refuse_samples(self._store, self.kind)
         while (obstacle := self._obstacle(overwrite=overwrite)) is not None:
             if not overwrite:
                 raise obstacle
-            with self._dataset_lease():
+            with self._dataset_lease() as lease:
                 if self._obstacle(overwrite=True) is not None:
                     # The number first: with it raised and the manifest still there, the old version is whole and opens.
+                    self._check(lease)
                     self._store.put(GENERATION, b"%d\n" % (self._ledger.generation() + 1))
+                    self._check(lease)
                     self._store.delete(PLAN)
                     self._store.delete(MANIFEST)
-        if self._store.capabilities.rename:
+        if self._has_folders:
             self._store.make_folder(ATTEMPTS)
         with contextlib.suppress(AlreadyExistsError):
             self._store.put_if_absent(GENERATION, b"0\n")
@@ -100,7 +114,7 @@ class Publication:
         self._sweep()
         if (published := self._already_published(metadata)) is not None:
             return published
-        with self._dataset_lease():
+        with self._dataset_lease() as lease:
             if (published := self._already_published(metadata)) is not None:
                 return published
             self._ledger.refuse_writers(besides=DATASET)
@@ -114,15 +128,21 @@ class Publication:
             manifest = self._ledger.whole(current, plan, metadata)
             self._ledger.check_files(current)
             self._remove_stale(receipts, keep=current, permitted=generation > 0 or plan is not None)
+            self._check(lease)
             with contextlib.suppress(AlreadyExistsError):  # nobody else can: the bytes follow from the receipts
                 self._store.put_if_absent(MANIFEST, manifest.to_json())
+            if not self._has_folders:
+                self._confirm(manifest.to_json(), lease)
         return manifest
 
     def recover(self) -> None:
         """Remove what dead processes left: attempts, leases, files in flight. Committed shards stay."""
-        for name in self._store.folders(ATTEMPTS):
-            if is_dead(name.partition("-")[2]):
-                self._store.remove_folder(f"{ATTEMPTS}/{name}")
+        if self._has_folders:
+            for name in self._store.folders(ATTEMPTS):
+                if is_dead(name.partition("-")[2]):
+                    self._store.remove_folder(f"{ATTEMPTS}/{name}")
+        else:
+            remove_dead_spools()
         self._sweep()
         for name, holder in open_leases(self._store, LEASES).items():
             if is_dead(holder["attempt"]):
@@ -172,8 +192,9 @@ class Publication:
 
     def _sweep(self) -> None:
         """Remove files in flight that dead processes left, and the lease of a publisher that died."""
-        for folder in ("", PRIVATE, *(f"{LEASES}/{fan}" for fan in self._store.folders(LEASES))):
-            self._store.remove_orphans(folder)
+        if self._has_folders:
+            for folder in ("", PRIVATE, *(f"{LEASES}/{fan}" for fan in self._store.folders(LEASES))):
+                self._store.remove_orphans(folder)
         holder = holder_of(self._store, LEASES, DATASET)
         if holder is not None and is_dead(holder["attempt"]):
             with contextlib.suppress(ShardOwnedError):  # a sibling was faster, and is at work
@@ -196,7 +217,7 @@ class Publication:
         )
 
     @contextlib.contextmanager
-    def _dataset_lease(self) -> Iterator[None]:
+    def _dataset_lease(self) -> Iterator[Lease]:
         patience = threading.Event()
         deadline_s = time.monotonic() + PATIENCE_S
         while True:
@@ -208,9 +229,34 @@ class Publication:
                     raise
                 patience.wait(0.01)
         try:
-            yield
+            yield lease
         finally:
             lease.release()
+
+    def _check(self, lease: Lease) -> None:
+        """LeaseLostError where the lease was taken over, before a step that nothing else stops."""
+        if not self._has_folders:
+            lease.check()
+
+    def _confirm(self, raw: bytes, lease: Lease) -> None:
+        """See that the manifest is there whole; put it again where the store kept something else."""
+        for _ in range(TRIES):
+            found = self._ledger.get(MANIFEST)
+            if found == raw:
+                return
+            if found is not None:
+                if not raw.startswith(found):  # whole, and not ours
+                    raise PublishedError(self._ledger.where, "was published by another process meanwhile")
+                lease.check()
+                self._store.delete(MANIFEST)
+            lease.check()
+            with contextlib.suppress(AlreadyExistsError):
+                self._store.put_if_absent(MANIFEST, raw)
+        kept = "nothing" if found is None else f"{len(found)} of them"
+        raise WriteError(
+            f"{self._ledger.where.rstrip('/')}/{MANIFEST}: the store acknowledged {len(raw)} bytes and kept {kept}, "
+            f"{TRIES} times; the dataset is not published"
+        )
 
     def _lease(self, name: str, what: str) -> Lease:
         return acquire(self._store, LEASES, name, what=what, attempt=attempt_id(), on_takeover=lambda _: None)
@@ -239,3 +285,18 @@ class Publication:
             self._store.delete(path)
         for shard in set(receipts) - set(keep):
             self._store.delete(receipt_path(shard))
+
+
+def refuse_unwritable(store: Store) -> None:
+    """UnsupportedOperationError for a store in which a crash, or a second writer, could leave something half done."""
+    can = store.capabilities
+    if can.rename:
+        return
+    needed = {
+        "write objects": can.write,
+        "create an object only where there is none, by which one of two writers wins": can.conditional,
+        "list objects": can.listing,
+    }
+    for operation, has in needed.items():
+        if not has:
+            raise UnsupportedOperationError(store.location, operation, "write to a directory and copy that")

@@ -103,10 +103,11 @@ class UploadAttempt(ShardAttempt):
             return
         ledger = Ledger(self._store, self._kind)
         self._check(ledger, generation)
-        replaced = self._replaced(ledger)
+        raw = ledger.get(self._final)
+        replaced = self._parsed(raw)
         if ahead and replaced is not None and replaced.generation == generation:
             return
-        if ledger.head(self._final) is not None:
+        if raw is not None:
             self._check_lease()
             self._store.delete(self._final)
         for record in self._records:
@@ -215,9 +216,8 @@ class UploadAttempt(ShardAttempt):
             return False
         return True
 
-    def _replaced(self, ledger: Ledger) -> Receipt | None:
-        """The receipt that is there; None where there is none or it is damaged."""
-        raw = ledger.get(self._final)
+    def _parsed(self, raw: bytes | None) -> Receipt | None:
+        """The receipt in raw; None where there is none or it is damaged."""
         if raw is None:
             return None
         try:
@@ -232,7 +232,7 @@ class UploadAttempt(ShardAttempt):
         """
         with contextlib.suppress(StoreError, ValueError):
             ledger = Ledger(self._store, self._kind)
-            manifest, receipt = ledger.manifest(), self._replaced(ledger)
+            manifest, receipt = ledger.manifest(), self._parsed(ledger.get(self._final))
             shards = manifest[0].shards if manifest else ()
             named = shards[self._shard].files if self._shard < len(shards) else receipt.files if receipt else ()
             theirs = {file.name: file for file in named}

@@ -6,7 +6,9 @@ storage.py  writer.py  windows.py           what those have in common
 kinds.py  neighbours.py                     which of them a directory holds, and which do not lie side by side
 ledger.py  opening.py  publication.py       which directory is a dataset, and how it becomes one
 attempts.py                                 one shard's way to its receipt
-shard_files.py  payloads.py  verification.py  reading bytes back, fast; and suspiciously
+sources.py  round_trips.py                  where files are read, whole or by ranges, and what tells that they changed
+shard_files.py  row_gather.py  payloads.py  reading bytes back, fast
+verification.py                             and suspiciously
 """
 
 from headrace.datasets.annotated import AnnotatedWriter, SpanBatch, StreamWithMetaStorage

@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 from headrace.datasets.attempts import OpenFiles, ShardAttempt
 from headrace.datasets.opening import UNKNOWN_LENGTH, Opened, open_directory
 from headrace.datasets.payloads import DATA, INDEX, PayloadOutput, Payloads, index_problem, payload_count
-from headrace.datasets.shard_files import RowGather, ShardFiles, ShardViews
+from headrace.datasets.row_gather import RowGather
+from headrace.datasets.shard_files import ShardFiles, ShardViews
 from headrace.datasets.storage import Storage
 from headrace.datasets.stream import SUFFIX, length_problem, stream_lengths
 from headrace.datasets.windows import StreamDataset, StreamReader
@@ -288,15 +289,14 @@ class _OpenAnnotated:
         self.total_length = int(self.lengths.sum())
         self.fingerprint = storage.fingerprint_of(opened)
         self._ends = np.cumsum(self.lengths)
-        self._payloads = Payloads(store, opened, share=3)
+        source = storage.source(opened)
+        self._payloads = Payloads(source, opened, share=3)
         if (bare := (self.lengths > 0) & (self._payloads.counts == 0)).any():
             shard = int(bare.argmax())
             raise CorruptShardError(store.location, shard, f"has {self.lengths[shard]} elements but no payload")
         records = [shard.file(SUFFIX) for shard in opened.manifest.shards]
         sizes = np.array([record.bytes for record in records], np.int64)
-        self._views = ShardViews(
-            ShardFiles(store, [record.name for record in records], sizes, opened.evidence, share=3)
-        )
+        self._views = ShardViews(ShardFiles(source, [record.name for record in records], sizes, share=3))
         self._elements = self.gather(1, 1)
         if not opened.by_headrace:
             self._check_last_payloads(store.location)

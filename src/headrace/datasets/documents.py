@@ -245,7 +245,7 @@ class _OpenDocuments:
     def __init__(self, storage: DocumentStorage, opened: Opened, storage_format: DocumentFormat) -> None:
         self._format = storage_format
         self.where = storage.reading_store.location
-        self._payloads = Payloads(storage.reading_store, opened, share=2)
+        self._payloads = Payloads(storage.source(opened), opened, share=2)
         self.lengths = self._payloads.counts
         for number, shard in enumerate(opened.manifest.shards):
             index = shard.file(INDEX)

@@ -8,11 +8,14 @@ anything else                    refused
 
 from typing import NamedTuple
 
-from headrace.datasets.ledger import Ledger, numbers, shard_and_suffix
+import xxhash
+
+from headrace.datasets.ledger import MANIFEST, Ledger, numbers, shard_and_suffix
 from headrace.datasets.neighbours import INDEX, parts_in, samples_in
+from headrace.datasets.sources import Access, Source, read_whole
 from headrace.errors import NoDatasetError, SchemaMismatchError, UnfinishedDatasetError
 from headrace.manifest import VERSION, FileRecord, Manifest, ShardRecord
-from headrace.store import FileInfo, Store
+from headrace.store import DatasetFile, FileInfo, Store
 
 __all__ = ["UNKNOWN_LENGTH", "Opened", "open_directory"]
 
@@ -26,6 +29,20 @@ class Opened(NamedTuple):
     published: bool
     by_headrace: bool  # schema and digests are known
     evidence: tuple[FileInfo, ...]  # the manifest, or one file a shard; another version means the data was replaced
+    content: str  # names what is in the files: the fingerprint, or a digest of their versions where nothing is recorded
+
+    def source(self, store: Store, access: Access) -> Source:
+        """The files, read through store, in which this was found."""
+        known: dict[str, tuple[int, FileRecord]] = {}
+
+        def file(name: str) -> tuple[int, DatasetFile]:
+            if not known:
+                known.update((f.name, (number, f)) for number, shard in enumerate(shards) for f in shard.files)
+            number, record = known[name]
+            return number, DatasetFile(record.bytes, record.xxh3_128, xxhash.xxh3_128 if record.xxh3_128 else None)
+
+        shards = self.manifest.shards
+        return Source(store, self.content, file, self.evidence, access)
 
 
 def open_directory(
@@ -43,8 +60,13 @@ def open_directory(
     opens a directory of receipts also where files disagree with them, for somebody who looks at every file himself.
     """
     ledger = Ledger(store, kind)
-    if (found := ledger.manifest()) is not None:
-        return Opened(found[0], published=True, by_headrace=True, evidence=(found[1],))
+    if (found := read_whole(store, MANIFEST)) is not None:
+        manifest = Manifest.from_json(found[0], f"{ledger.where}/{MANIFEST}")
+        ledger.check_kind(manifest.kind)
+        return Opened(manifest, published=True, by_headrace=True, evidence=(found[1],), content=manifest.fingerprint)
+    if not store.capabilities.listing:
+        problem = f"there is no {MANIFEST}, and files cannot be listed there, so only a published dataset opens"
+        raise NoDatasetError(ledger.where, problem)
     if ledger.has_commits():
         return _open_receipts(ledger, check_sizes=check_sizes)
     return _open_foreign(ledger, suffixes, optional)
@@ -69,7 +91,11 @@ def _open_receipts(ledger: Ledger, *, check_sizes: bool) -> Opened:
         if shard_and_suffix(info.path) and info.path not in owned:
             raise UnfinishedDatasetError(ledger.where, f"{info.path} has no receipt")
     return Opened(
-        manifest, published=False, by_headrace=True, evidence=tuple(info for _, (_, info) in sorted(found.items()))
+        manifest,
+        published=False,
+        by_headrace=True,
+        evidence=tuple(info for _, (_, info) in sorted(found.items())),
+        content=manifest.fingerprint,
     )
 
 
@@ -99,7 +125,14 @@ def _open_foreign(ledger: Ledger, suffixes: frozenset[str], optional: frozenset[
     )
     total_bytes = sum(info.size_bytes for files in ordered for info in files)
     manifest = Manifest(VERSION, ledger.kind, None, len(records), 0, total_bytes, "", records)
-    return Opened(manifest, published=False, by_headrace=False, evidence=tuple(files[0] for files in ordered))
+    versions = [(info.path, info.size_bytes, info.version) for files in ordered for info in files]
+    return Opened(
+        manifest,
+        published=False,
+        by_headrace=False,
+        evidence=tuple(files[0] for files in ordered),
+        content=f"versions:{xxhash.xxh3_128_hexdigest(repr(versions).encode())}",
+    )
 
 
 def _refuse_samples(ledger: Ledger) -> None:

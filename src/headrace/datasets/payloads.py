@@ -17,7 +17,9 @@ from numpy.typing import NDArray
 
 from headrace.datasets.attempts import AttemptFile
 from headrace.datasets.opening import Opened
-from headrace.datasets.shard_files import RowGather, ShardFiles, ShardViews
+from headrace.datasets.row_gather import RowGather
+from headrace.datasets.shard_files import ShardFiles, ShardViews
+from headrace.datasets.sources import Source
 from headrace.errors import CorruptShardError
 from headrace.formats.documents import Payload
 from headrace.manifest import FileRecord, ShardRecord
@@ -29,6 +31,7 @@ DATA = "out_of_band.bin"
 INDEX = "out_of_band.index"
 _PENDING = 1 << 9
 _LONGEST_RUN = 64  # payloads
+_HELD_BYTES = 64 << 20  # of the indexes of all shards together
 _PAIR = struct.Struct("<qq")
 
 Int64s = NDArray[np.int64]
@@ -76,16 +79,17 @@ class PayloadOutput:
 class Payloads:
     """The payloads of all shards of an opened directory. Safe to use from several threads."""
 
-    def __init__(self, store: Store, opened: Opened, share: int) -> None:
+    def __init__(self, source: Source, opened: Opened, share: int) -> None:
         """share is how many sets of files the dataset maps, these two included."""
         shards = opened.manifest.shards
-        self._where = store.location
+        self._where = source.location
         indexes = [_file(shard, INDEX) for shard in shards]
         data = [_file(shard, DATA) for shard in shards]
         self._sizes = _sizes(data)
         index_sizes = _sizes(indexes)
-        self._index_files = ShardFiles(store, [_name(file) for file in indexes], index_sizes, opened.evidence, share)
-        self._data_files = ShardFiles(store, [_name(file) for file in data], self._sizes, opened.evidence, share)
+        # By ranges a payload would be two round trips, one after the other: small indexes are held.
+        self._index_files = ShardFiles(source, [_name(file) for file in indexes], index_sizes, share, _HELD_BYTES)
+        self._data_files = ShardFiles(source, [_name(file) for file in data], self._sizes, share)
         offsets = index_sizes // 8
         for shard, (index, payloads) in enumerate(zip(indexes, data, strict=True)):
             if (index is None) != (payloads is None):
@@ -97,10 +101,13 @@ class Payloads:
         self._index_starts = np.cumsum(offsets) - offsets
         self._indexes = ShardViews(self._index_files)
         self._views = ShardViews(self._data_files)
-        # Where not all files may be mapped at a time, threads would take turns at unmapping each other's, and each keep
-        # its own until it is done. There the files are read by position.
-        self._can_map = store.capabilities.view and len(shards) <= self._data_files.max_views
-        self._pairs = RowGather(self._indexes, offsets, 8, stride=1, row_elements=2, can_map=self._can_map)
+        if len(shards) > self._data_files.max_views:
+            # Threads would take turns at unmapping each other's files, and each keep its own until it is done.
+            self._index_files.read_by_position()
+            self._data_files.read_by_position()
+        self._is_mapped: list[bool] = (self._index_files.mapped & self._data_files.mapped).tolist()
+        self._all_mapped = all(self._is_mapped)
+        self._pairs = RowGather(self._indexes, offsets, 8, stride=1, row_elements=2)
         self._counts = self.counts.astype(np.uint64)
         self._is_checked = index_sizes == 0  # whether the index was seen to begin and end where the file does
         self._all_checked = False
@@ -113,7 +120,7 @@ class Payloads:
         CorruptShardError for a payload that the shard does not have, or that lies outside its file.
         """
         count = len(numbers)
-        if 0 < count <= _LONGEST_RUN and self._can_map and shards[0] == shards[-1]:
+        if 0 < count <= _LONGEST_RUN and self._all_mapped and shards[0] == shards[-1]:
             first, shard = int(numbers[0]), int(shards[0])
             if (
                 first >= 0
@@ -137,7 +144,7 @@ class Payloads:
 
     def one_in_place(self, shard: int, number: int) -> memoryview:
         """One of them; without NumPy, whose calls cost more than a single payload."""
-        if not self._can_map:
+        if not self._is_mapped[shard]:
             return self.in_place(np.array([shard]), np.array([number]))[0]
         self._check_one(shard, number)
         begin, end = _PAIR.unpack_from(self._indexes.view(shard), 8 * number)
@@ -176,7 +183,7 @@ class Payloads:
             if count == 0:
                 continue
             lengths = out[begin : begin + count]
-            if self._can_map:  # no copy of an index that may have gigabytes
+            if self._index_files.mapped[shard]:  # no copy of an index that may have gigabytes
                 offsets = np.frombuffer(self._indexes.view(shard), "<i8")
             else:
                 offsets = self._offsets(shard, 0, count + 1)
@@ -225,7 +232,7 @@ class Payloads:
         return begins.view(np.int64), ends.view(np.int64)
 
     def _pieces(self, shards: Int64s, begins: Int64s, ends: Int64s) -> list[memoryview]:
-        if not self._can_map:
+        if not self._all_mapped:
             return self._fetched(shards, begins, ends)
         owners = shards.tolist()
         views = self._views.hold(dict.fromkeys(owners))
@@ -233,16 +240,27 @@ class Payloads:
 
     def _fetched(self, shards: Int64s, begins: Int64s, ends: Int64s) -> list[memoryview]:
         pieces = [memoryview(b"")] * len(shards)
+        requests, owners = [], []
         for shard in sorted(set(shards.tolist())):
             places = np.flatnonzero(shards == shard)
-            found = self._data_files.ranges(shard, begins[places], ends[places] - begins[places])
+            if self._data_files.mapped[shard]:
+                view = self._views.view(shard)
+                for place in places.tolist():
+                    pieces[place] = view[begins[place] : ends[place]]
+            else:
+                requests.append((shard, begins[places], ends[places] - begins[places]))
+                owners.append(places)
+        for places, found in zip(owners, self._data_files.ranges_of(requests), strict=True):
             for place, piece in zip(places.tolist(), found, strict=True):
                 pieces[place] = piece
         return pieces
 
     def _check_ends(self, shards: Int64s) -> None:
-        for shard in shards[~self._is_checked[shards]].tolist():
-            first, last = (int(self._offsets(shard, k, 1)[0]) for k in (0, int(self.counts[shard])))
+        shards = shards[~self._is_checked[shards]]
+        places = [np.array([0, 8 * int(count)]) for count in self.counts[shards]]
+        requests = list(zip(shards.tolist(), places, [np.array([8, 8])] * len(places), strict=True))
+        for shard, found in zip(shards.tolist(), self._index_ranges(requests), strict=True):
+            first, last = (int(np.frombuffer(raw, "<i8")[0]) for raw in found)
             if first != 0 or last != self._sizes[shard]:
                 name, size = self._data_files.names[shard], self._sizes[shard]
                 problem = f"its index covers bytes {first} to {last} of {name}, which has {size}"
@@ -250,9 +268,19 @@ class Payloads:
             self._is_checked[shard] = True
         self._all_checked = bool(self._is_checked.all())
 
+    def _index_ranges(self, requests: list[tuple[int, Int64s, Int64s]]) -> list[list[memoryview]]:
+        """These ranges of the indexes; of a remote store those that will be read whole anyway are."""
+        if not (self._index_files.source.is_remote and self._index_files.mapped.all()):
+            return self._index_files.ranges_of(requests)
+        self._indexes.hold([shard for shard, _, _ in requests])
+        return [
+            [self._indexes.view(shard)[start : start + count] for start, count in zip(starts, counts, strict=True)]
+            for shard, starts, counts in requests
+        ]
+
     def _offsets(self, shard: int, first: int, count: int) -> NDArray[Any]:
         """count offsets of the shard's index, from number first on."""
-        raw = self._index_files.ranges(shard, np.array([8 * first]), np.array([8 * count]))[0]
+        raw = self._index_ranges([(shard, np.array([8 * first]), np.array([8 * count]))])[0][0]
         return np.frombuffer(raw, "<i8")
 
     def _absent(self, shard: int, number: int) -> CorruptShardError:

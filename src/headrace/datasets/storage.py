@@ -14,6 +14,7 @@ from headrace.datasets.ledger import Ledger
 from headrace.datasets.opening import Opened, open_directory
 from headrace.datasets.publication import Publication
 from headrace.datasets.read_interfaces import ReadInterface
+from headrace.datasets.sources import Access, Source, checked_access
 from headrace.datasets.verification import Damage, damaged_files
 from headrace.datasets.writer import Writer
 from headrace.manifest import JsonType, Manifest, ShardRecord
@@ -32,6 +33,10 @@ class Storage(ABC, Generic[F, W, R]):
 
     Constructing it reads and writes nothing. storage_dir is a path, a URL or a Store; read_interface may be another
     Store to read through, or one of MmapIO, PosixPreadIO and SeekIO.
+
+    access="files" reads whole shards, mapped: local ones, or the copies of a CachedStore. "ranges" reads only what is
+    asked for, one request a shard and batch. "auto" maps what is local, takes ranges of a remote store, and of one with
+    a cache files, but ranges of those beyond 256 MiB.
     """
 
     kind: ClassVar[str]
@@ -46,6 +51,7 @@ class Storage(ABC, Generic[F, W, R]):
         storage_dir: str | Path | Store,
         storage_format: F | None = None,
         read_interface: Store | ReadInterface | None = None,
+        access: Access = "auto",
     ) -> None:
         if not (read_interface is None or isinstance(read_interface, Store | ReadInterface)):
             raise TypeError(
@@ -58,6 +64,7 @@ class Storage(ABC, Generic[F, W, R]):
             )
         self.storage_dir = storage_dir
         self.storage_format = storage_format
+        self.access = checked_access(access)
         self.store = storage_dir if isinstance(storage_dir, Store) else open_store(storage_dir)
         if isinstance(read_interface, ReadInterface):
             read_interface = read_interface.store(self.store)
@@ -154,6 +161,10 @@ class Storage(ABC, Generic[F, W, R]):
     def open(self) -> Opened:
         """The directory as it is: manifest, and how far it can be trusted."""
         return open_directory(self.reading_store, self.kind, self.suffixes, self.optional)
+
+    def source(self, opened: Opened) -> Source:
+        """Where the files of what was opened are read."""
+        return opened.source(self.reading_store, self.access)
 
     def describe(self) -> dict[str, Any]:
         """Kind, element type, counts and size, whether it is published, and what cannot be checked."""

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from headrace.datasets.attempts import OpenFiles, ShardAttempt
 from headrace.datasets.opening import UNKNOWN_LENGTH, Opened, open_directory
-from headrace.datasets.shard_files import RowGather, ShardFiles, ShardViews
+from headrace.datasets.row_gather import RowGather
+from headrace.datasets.shard_files import ShardFiles, ShardViews
 from headrace.datasets.storage import Storage
 from headrace.datasets.windows import StreamDataset, StreamReader
 from headrace.datasets.writer import ShardOutput, Writer
@@ -190,9 +191,7 @@ class _OpenStream:
         self.fingerprint = storage.fingerprint_of(opened)
         records = [shard.file(SUFFIX) for shard in opened.manifest.shards]
         sizes = np.array([record.bytes for record in records], np.int64)
-        self._views = ShardViews(
-            ShardFiles(storage.reading_store, [record.name for record in records], sizes, opened.evidence)
-        )
+        self._views = ShardViews(ShardFiles(storage.source(opened), [record.name for record in records], sizes))
         self._elements = self.gather(1, 1)
 
     def gather(self, stride: int, row_elements: int) -> RowGather:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from headrace.datasets.handles import OpenShards, ReadableStorage, ShardDataset, ShardReader
 from headrace.datasets.item_numbers import item_numbers
-from headrace.datasets.shard_files import RowGather
+from headrace.datasets.row_gather import RowGather
 
 __all__ = ["OpenStream", "StreamDataset", "StreamReader"]
 

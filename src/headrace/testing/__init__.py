@@ -7,16 +7,19 @@ between any store and the code under test. Nothing else imports this package, an
 
 from typing import TYPE_CHECKING
 
-from headrace.testing.fault_store import Call, Cut, Delay, FaultStore, Flip, Forget, Refuse, Rule, Run
+from headrace.testing.fault_store import FaultStore
+from headrace.testing.faults import Break, Call, Cut, Delay, Expire, Flip, Forget, Refuse, Rule, Run, Stall, Status
 
 if TYPE_CHECKING:
     from headrace.testing.format_contract import FormatContract
     from headrace.testing.store_contract import StoreContract
 
 __all__ = [
+    "Break",
     "Call",
     "Cut",
     "Delay",
+    "Expire",
     "FaultStore",
     "Flip",
     "Forget",
@@ -24,6 +27,8 @@ __all__ = [
     "Refuse",
     "Rule",
     "Run",
+    "Stall",
+    "Status",
     "StoreContract",
 ]
 

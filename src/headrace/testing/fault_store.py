@@ -9,103 +9,74 @@
     ...
     assert store.calls[0] == Call("get", "shard_0000.stream", 4096)
 
-| action | reads (get, get_ranges, view) | writes (put, put_if_absent, write) | everything else |
+| action | reads (get, get_ranges, view, pieces) | writes (put, put_if_absent, upload, write) | everything else |
 | --- | --- | --- | --- |
 | `Delay(seconds)` | waits first | waits first | waits first |
 | `Cut(num_bytes)` | the object seems to end there | keeps only that many bytes, says nothing | - |
 | `Flip(offset)` | inverts that byte of the object | inverts it in what is kept | - |
 | `Forget()` | - | acknowledges, keeps nothing | acknowledges, does nothing |
 | `Refuse(error)` | raises it | raises it, keeps nothing | raises it |
+| `Status(code, retry_after_s)` | raises what a store makes of that HTTP status | the same, keeps nothing | the same |
+| `Stall(seconds)` | waits, then the time-out's error | the same, keeps nothing | the same |
+| `Break(num_bytes)` | the connection breaks there, which raises | the same, keeps nothing | breaks at once |
+| `Expire()` | raises what an expired token does | the same, keeps nothing | the same |
 | `Run(function)` | calls function(call) first | calls it first | calls it first |
 
-Operations are the names of Store's methods, and `write`, `sync` and `close_writer` for what open_writer() gave. A `-`
-means no effect: queries (head, list, folders) always answer, and so does open_writer unless it is refused.
+A write or delete that meets `Status` or `Break` with performed=True is done, and only its answer is lost.
+
+Operations are the names of Store's methods, and `write`, `sync` and `close_writer` for what open_writer() gave.
+get_ranges_of is an operation of its own, and a read as get_ranges is; prefetch is logged once a path, of_dataset never.
+A `-` means no effect: queries (head, list, folders) always answer, and so does open_writer unless it is refused.
 """
 
 import threading
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
-from typing import NamedTuple
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.errors import TruncatedReadError
+from headrace.errors import AccessDeniedError, TemporaryStoreError, TruncatedReadError
 from headrace.store import Buffer, ByteWriter, FileInfo, Store
-from headrace.store.store import byte_view
+from headrace.store.store import PIECE_BYTES, DatasetFile, byte_view
+from headrace.testing.faults import (
+    Action,
+    Break,
+    Call,
+    Cut,
+    Delay,
+    Expire,
+    Flip,
+    Forget,
+    Refuse,
+    Rule,
+    Run,
+    Stall,
+    Status,
+    status_error,
+)
 
-__all__ = ["Action", "Call", "Cut", "Delay", "FaultStore", "Flip", "Forget", "Refuse", "Rule", "Run"]
-
-
-class Call(NamedTuple):
-    """One request, as the caller made it."""
-
-    operation: str
-    path: str  # of a rename: the source
-    num_bytes: int  # asked for or given; 0 where the operation moves none, or before a read knows
-
-
-@dataclass(frozen=True)
-class Delay:
-    """Wait before the request goes on."""
-
-    seconds: float
-
-
-@dataclass(frozen=True)
-class Cut:
-    """Only the first num_bytes bytes of the object exist."""
-
-    num_bytes: int
-
-
-@dataclass(frozen=True)
-class Flip:
-    """The byte at offset of the object has all its bits inverted; negative counts from the end (get, view, put)."""
-
-    offset: int
-
-
-@dataclass(frozen=True)
-class Forget:
-    """Say that it was done, and do nothing."""
+__all__ = [
+    "Action",
+    "Break",
+    "Call",
+    "Cut",
+    "Delay",
+    "Expire",
+    "FaultStore",
+    "Flip",
+    "Forget",
+    "Refuse",
+    "Rule",
+    "Run",
+    "Stall",
+    "Status",
+]
 
 
-@dataclass(frozen=True)
-class Refuse:
-    """Raise error instead."""
-
-    error: BaseException
-
-
-@dataclass(frozen=True)
-class Run:
-    """Call function first: to kill the process here, to change something behind the caller's back, to raise."""
-
-    function: Callable[[Call], object]
-
-
-Action = Delay | Cut | Flip | Forget | Refuse | Run
-
-
-@dataclass(frozen=True)
-class Rule:
-    """What happens to requests that match.
-
-    operation None means any; path is a glob in which `*` matches `/` too, and of a rename either name may match. The
-    rule acts from the nth matching request on (the first is 1), times times (None: for ever).
-    """
-
-    action: Action
-    operation: str | None = None
-    path: str = "*"
-    nth: int = 1
-    times: int | None = None
-
-    def matches(self, operation: str, *paths: str) -> bool:
-        """Whether the rule speaks of this request, its turn aside."""
-        return self.operation in (None, operation) and any(fnmatchcase(path, self.path) for path in paths)
+READS = ("get", "get_ranges", "get_ranges_of", "view", "pieces")
+Views = list[memoryview]  # where `list` is a method
 
 
 class FaultStore(Store):
@@ -142,41 +113,91 @@ class FaultStore(Store):
         actions = self._begin("get", path)
         data = self.store.get(path)
         self._moved("get", path, len(data))
+        self._break_past(path, len(data), actions)
         return bytes(_damaged(data, actions)) if actions else data
 
     def view(self, path: str) -> memoryview:
         actions = self._begin("view", path)
         data = self.store.view(path)
         self._moved("view", path, len(data))
+        self._break_past(path, len(data), actions)
         return _damaged(data, actions)
 
-    def get_ranges(self, path: str, starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> list[memoryview]:
+    def get_ranges(self, path: str, starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> Views:
         actions = self._begin("get_ranges", path)
         views = self.store.get_ranges(path, starts, lengths)
         self._moved("get_ranges", path, sum(map(len, views)))
-        for action in actions:
-            ranges = [(int(start), view) for start, view in zip(starts, views, strict=True)]
-            if isinstance(action, Cut):
-                _refuse_past(f"{self.location}/{path}", ranges, action.num_bytes)
-            elif isinstance(action, Flip):
-                views = [
-                    _flipped(view, action.offset - start) if action.offset >= start else view for start, view in ranges
-                ]
-        return views
+        return self._damaged_ranges(path, starts, views, actions)
+
+    def get_ranges_of(self, found: FileInfo, starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> Views:
+        actions = self._begin("get_ranges_of", found.path)
+        views = self.store.get_ranges_of(found, starts, lengths)
+        self._moved("get_ranges_of", found.path, sum(map(len, views)))
+        return self._damaged_ranges(found.path, starts, views, actions)
+
+    def pieces(self, path: str, piece_bytes: int = PIECE_BYTES) -> Iterator[memoryview]:
+        actions = self._begin("pieces", path)
+        done, stop = 0, min((action.num_bytes for action in actions if isinstance(action, Cut)), default=None)
+        for piece in self.store.pieces(path, piece_bytes):
+            kept = piece if stop is None else piece[: max(0, stop - done)]
+            broken = min(
+                (action.num_bytes - done for action in actions if isinstance(action, Break)), default=len(kept)
+            )
+            for action in actions:
+                if isinstance(action, Flip):
+                    kept = _flipped(kept, action.offset - done)
+            if broken < len(kept):
+                yield from (kept[:broken],) if broken > 0 else ()
+                self._break_past(path, done + len(kept), actions)
+            self._moved("pieces", path, done + len(piece), done)
+            done += len(piece)
+            if len(kept):
+                yield kept
 
     def put(self, path: str, data: Buffer) -> None:
         actions = self._begin("put", path, byte_view(data).nbytes)
         if not _forgets(actions):
             self.store.put(path, _damaged(byte_view(data), actions))
+        self._lose_answer(path, actions)
 
     def put_if_absent(self, path: str, data: Buffer) -> None:
         actions = self._begin("put_if_absent", path, byte_view(data).nbytes)
         if not _forgets(actions):
             self.store.put_if_absent(path, _damaged(byte_view(data), actions))
+        self._lose_answer(path, actions)
+
+    def upload(self, path: str, file: str | Path, *, check: Callable[[], None] | None = None) -> None:
+        actions = self._begin("upload", path, Path(file).stat().st_size)
+        if _forgets(actions):
+            return
+        if any(isinstance(action, Cut | Flip) for action in actions):
+            damaged = _damaged(Path(file).read_bytes(), actions)
+            if check is not None:
+                check()
+            self.store.put(path, damaged)
+        else:
+            self.store.upload(path, file, check=check)
+        self._lose_answer(path, actions)
+
+    def of_dataset(self, fingerprint: str, file: Callable[[str], DatasetFile]) -> Store:
+        """What the inner store gives, behind the same rules and with the same log."""
+        bound = self.store.of_dataset(fingerprint, file)
+        if bound is self.store:
+            return self
+        faults = FaultStore(bound)
+        faults.rules, faults.calls, faults._seen, faults._lock = self.rules, self.calls, self._seen, self._lock
+        return faults
+
+    def prefetch(self, paths: Sequence[str], budget_bytes: int) -> None:
+        for path in paths:
+            self._begin("prefetch", path)
+        self.store.prefetch(paths, budget_bytes)
 
     def delete(self, path: str) -> None:
-        if not _forgets(self._begin("delete", path)):
+        actions = self._begin("delete", path)
+        if not _forgets(actions):
             self.store.delete(path)
+        self._lose_answer(path, actions)
 
     def folders(self, folder: str = "") -> list[str]:
         self._begin("folders", folder)
@@ -229,7 +250,49 @@ class FaultStore(Store):
                     function(call)
                 case Refuse(error):
                     raise error
+                case Status(performed=False):
+                    raise status_error(action, self._named(path))
+                case Stall(seconds):
+                    threading.Event().wait(seconds)
+                    raise TemporaryStoreError(f"{self._named(path)}: nothing came for {seconds} s")
+                case Expire(renewable):
+                    kind = TemporaryStoreError if renewable else AccessDeniedError
+                    raise kind(f"{self._named(path)}: the token has expired")
+                case Break(num_bytes, performed=False) if operation not in READS or num_bytes < 0:
+                    raise _broken(self._named(path), num_bytes)
         return actions
+
+    def _named(self, path: str) -> str:
+        return f"{self.location.rstrip('/')}/{path}"
+
+    def _break_past(self, path: str, stop: int, actions: "tuple[Action, ...]") -> None:
+        """Raise where a read up to stop meets a break before it."""
+        for action in actions:
+            if isinstance(action, Break) and action.num_bytes < stop:
+                raise _broken(self._named(path), action.num_bytes)
+
+    def _lose_answer(self, path: str, actions: "tuple[Action, ...]") -> None:
+        """Raise after the deed where only the answer is lost."""
+        for action in actions:
+            match action:
+                case Status(performed=True):
+                    raise status_error(action, self._named(path))
+                case Break(performed=True):
+                    raise _broken(self._named(path), action.num_bytes)
+
+    def _damaged_ranges(
+        self, path: str, starts: NDArray[np.int64], views: Views, actions: "tuple[Action, ...]"
+    ) -> Views:
+        for action in actions:
+            ranges = [(int(start), view) for start, view in zip(starts, views, strict=True)]
+            if isinstance(action, Cut):
+                _refuse_past(self._named(path), ranges, action.num_bytes)
+            elif isinstance(action, Flip):
+                views = [
+                    _flipped(view, action.offset - start) if action.offset >= start else view for start, view in ranges
+                ]
+            self._break_past(path, max((start + len(view) for start, view in ranges), default=0), (action,))
+        return views
 
     def _is_due(self, rule: Rule, operation: str, *paths: str) -> bool:
         if not rule.matches(operation, *paths):
@@ -237,11 +300,11 @@ class FaultStore(Store):
         turn = self._seen[id(rule)] = self._seen.get(id(rule), 0) + 1
         return turn >= rule.nth and (rule.times is None or turn < rule.nth + rule.times)
 
-    def _moved(self, operation: str, path: str, num_bytes: int) -> None:
-        """Write into the log how much a read gave, once that is known."""
+    def _moved(self, operation: str, path: str, num_bytes: int, known: int = 0) -> None:
+        """Write into the log how much a read gave, once that is known; known is what the log says already."""
         with self._lock:
             for index in range(len(self.calls) - 1, -1, -1):
-                if self.calls[index] == Call(operation, path, 0):
+                if self.calls[index] == Call(operation, path, known):
                     self.calls[index] = Call(operation, path, num_bytes)
                     return
 
@@ -273,6 +336,10 @@ class _FaultWriter:
     def close(self) -> None:
         self._faults._begin("close_writer", self._path)
         self._writer.close()
+
+
+def _broken(where: str, num_bytes: int) -> TemporaryStoreError:
+    return TemporaryStoreError(f"{where}: the connection broke after {num_bytes} bytes")
 
 
 def _forgets(actions: tuple[Action, ...]) -> bool:

@@ -70,10 +70,13 @@ class Delivery:
 
         ExistingOutputError where another one came meanwhile.
         """
-        if store.capabilities.rename:
-            self.put(store, INDEX, index)
-            return
-        self._try(store, INDEX, len(index), lambda: _put_first(store, index))
+        put = store.put if store.capabilities.rename else None
+        try:
+            self._try(store, INDEX, len(index), lambda: put(INDEX, index) if put else _put_first(store, index))
+        except OutputError:
+            with contextlib.suppress(OSError):
+                _remove_beginning(store, index)
+            raise
 
     def confirm(self, store: Store) -> None:
         """Return if every file is there as it was when it was stored: nothing was lost, nobody else wrote it since.
@@ -154,14 +157,20 @@ def _put_first(store: Store, index: bytes) -> None:
         store.put_if_absent(INDEX, index)
     except AlreadyExistsError:
         found = content(store, INDEX)
-        if found is not None and found != index and index.startswith(found):  # what the store kept of a try before
-            store.delete(INDEX)
-            found = None
-        if found is None:
-            raise
-        if found != index:
+        if found == index:
+            return
+        if found is not None and not index.startswith(found):
             problem = f"got an {INDEX} from somebody else while this dataset was written"
             raise ExistingOutputError(store.location, problem, "see what else writes there") from None
+        _remove_beginning(store, index)
+        store.put_if_absent(INDEX, index)
+
+
+def _remove_beginning(store: Store, index: bytes) -> None:
+    """Remove what a store that keeps less than it says kept of the index."""
+    found = content(store, INDEX)
+    if found is not None and found != index and index.startswith(found):
+        store.delete(INDEX)
 
 
 def _put_pieces(store: Store, name: str, raw: RawFile) -> None:

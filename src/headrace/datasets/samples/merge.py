@@ -39,6 +39,7 @@ from headrace.errors import (
     NotFoundError,
     OptionError,
     PartMismatchError,
+    StoreError,
     UnfinishedDatasetError,
 )
 from headrace.store import Store
@@ -47,6 +48,7 @@ __all__ = ["merge_index"]
 
 Root = Place | tuple[Place, Place]
 _EMPTY = merged_index_bytes([])
+_TRIES = 3  # with a store that keeps less than it says
 _HEAD, _TAIL = _EMPTY[:-2], _EMPTY[-2:]
 
 
@@ -71,9 +73,9 @@ def merge_index(*args: Any, **kwargs: Any) -> None:
     those is ordered by path. Parts without samples add nothing. Shards are neither moved nor rewritten, and the index
     is replaced as a whole, at the end; merged twice it is the same.
 
-    out              a directory (path or file:// URL), a Store, or a pair (local, remote) of those: what counts is
-                     the remote, which has to hold all parts
-    index_file_urls  paths of index.json files, folders of a Store, or pairs (local, remote); all below `out`
+    out              a directory, a URL, a Store, or a pair (local, remote) of those: what counts is the remote, which
+                     has to hold all parts
+    index_file_urls  paths or URLs of index.json files, folders of a Store, or pairs (local, remote); all below `out`
     keep_local       of a pair: put the index into local, too; else remove from local whatever the remote now holds
     download_timeout seconds that the reading of one index may take
 
@@ -191,7 +193,12 @@ def _put(store: Store, index: bytes) -> None:
             return
     except NotFoundError:
         pass
-    store.put(INDEX, index)
+    for _ in range(_TRIES):
+        store.put(INDEX, index)
+        if store.capabilities.rename or (kept := store.head(INDEX).size_bytes) == len(index):
+            return
+    where = below(store.location, INDEX)
+    raise StoreError(f"{where}: the store kept {kept} of {len(index)} bytes, though it said that all was well")
 
 
 def _remove_merged(local: Store, folders: Iterable[str], index: bytes) -> None:

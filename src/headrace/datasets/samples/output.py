@@ -17,7 +17,7 @@ from functools import partial
 from headrace.datasets.neighbours import refuse_shards
 from headrace.datasets.samples.delivery import Delivery
 from headrace.datasets.samples.index import INDEX, FileEntry, ShardEntry, index_bytes, stored_files
-from headrace.datasets.samples.ownership import Ownership, leased
+from headrace.datasets.samples.ownership import Ownership, leased, refuse_to_write
 from headrace.datasets.samples.pending import RawFile
 from headrace.datasets.samples.shard_index import read_index
 from headrace.datasets.samples.withdrawal import (
@@ -65,6 +65,8 @@ class Output:
 
         ExistingOutputError where something is there that must stay, ShardOwnedError where somebody writes.
         """
+        for store in self._stores:
+            refuse_to_write(store)
         self._refuse_what_is_there(exist_ok=exist_ok, resume=resume)
         try:
             for store in self._stores:

@@ -8,10 +8,10 @@ import time
 from functools import partial
 
 from headrace.datasets.samples.withdrawal import LEASES, PART, PRIVATE
-from headrace.errors import NotFoundError, ShardOwnedError, StoreError
+from headrace.errors import NotFoundError, ShardOwnedError, StoreError, UnsupportedOperationError
 from headrace.store import Lease, Store, acquire, attempt_id, process_identity
 
-__all__ = ["OWNED", "Ownership", "leased"]
+__all__ = ["OWNED", "Ownership", "leased", "refuse_to_write"]
 
 OWNED = "write to a directory of its own, wait until that process is done, or end it, which lets the next one in"
 _LEASE_TRIES = 200
@@ -64,6 +64,15 @@ class Ownership:
         while self._leases:
             with contextlib.suppress(StoreError):  # who comes next takes it from a dead one
                 self._leases.pop().release()
+
+
+def refuse_to_write(store: Store) -> None:
+    """UnsupportedOperationError for a store that takes no objects, or cannot tell who was first."""
+    if not store.capabilities.write:
+        raise UnsupportedOperationError(store.location, "be written to", "write to a directory or an object store")
+    if not store.capabilities.conditional:
+        advice = "write to another store, or to a directory and upload that"
+        raise UnsupportedOperationError(store.location, "keep to one writer at a time: it lacks puts if absent", advice)
 
 
 def leased(store: Store, what: str = "this dataset") -> Lease:

@@ -128,11 +128,11 @@ class Publication:
             manifest = self._ledger.whole(current, plan, metadata)
             self._ledger.check_files(current)
             self._remove_stale(receipts, keep=current, permitted=generation > 0 or plan is not None)
-            self._check(lease)
-            with contextlib.suppress(AlreadyExistsError):  # nobody else can: the bytes follow from the receipts
-                self._store.put_if_absent(MANIFEST, manifest.to_json())
-            if not self._has_folders:
-                self._confirm(manifest.to_json(), lease)
+            if self._has_folders:
+                with contextlib.suppress(AlreadyExistsError):  # nobody else can: the bytes follow from the receipts
+                    self._store.put_if_absent(MANIFEST, manifest.to_json())
+            else:
+                self._put_manifest(manifest.to_json(), lease)
         return manifest
 
     def recover(self) -> None:
@@ -238,20 +238,22 @@ class Publication:
         if not self._has_folders:
             lease.check()
 
-    def _confirm(self, raw: bytes, lease: Lease) -> None:
-        """See that the manifest is there whole; put it again where the store kept something else."""
+    def _put_manifest(self, raw: bytes, lease: Lease) -> None:
+        """Put the manifest and see that it is there whole; again where the store kept something else."""
+        found: bytes | None = None
         for _ in range(TRIES):
-            found = self._ledger.get(MANIFEST)
-            if found == raw:
-                return
-            if found is not None:
-                if not raw.startswith(found):  # whole, and not ours
-                    raise PublishedError(self._ledger.where, "was published by another process meanwhile")
-                lease.check()
-                self._store.delete(MANIFEST)
             lease.check()
             with contextlib.suppress(AlreadyExistsError):
                 self._store.put_if_absent(MANIFEST, raw)
+            found = self._ledger.get(MANIFEST)
+            if found == raw:
+                return
+            if found is None:
+                continue
+            if not raw.startswith(found):  # whole, and not ours
+                raise PublishedError(self._ledger.where, "was published by another process meanwhile")
+            lease.check()
+            self._store.delete(MANIFEST)
         kept = "nothing" if found is None else f"{len(found)} of them"
         raise WriteError(
             f"{self._ledger.where.rstrip('/')}/{MANIFEST}: the store acknowledged {len(raw)} bytes and kept {kept}, "

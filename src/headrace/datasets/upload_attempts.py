@@ -101,30 +101,17 @@ class UploadAttempt(ShardAttempt):
         """Bring the files up. With ahead=True not where a receipt counts: it would be lost if the commit never came."""
         if self._is_sent:
             return
-        ledger = Ledger(self._store, self._kind)
-        self._check(ledger, generation)
-        raw = ledger.get(self._final)
-        replaced = self._parsed(raw)
-        if ahead and replaced is not None and replaced.generation == generation:
-            return
-        if raw is not None:
-            self._check_lease()
-            self._store.delete(self._final)
-        for record in self._records:
-            self._send_file(record)
-        known = {file.name for file in (replaced.files if replaced else ())}
-        known |= {shard_file(self._shard, suffix) for suffix in self._suffixes}
-        for name in sorted(known - {record.name for record in self._records}):
-            if ledger.head(name) is not None:
-                self._check_lease()
-                self._store.delete(name)
-        self._is_sent = True
+        try:
+            self._is_sent = self._send(generation, ahead=ahead)
+        except LeaseLostError:
+            self._take_back()
+            raise
 
     def commit(self, *, dtype: JsonType, length: int, generation: int, task: str | None) -> Receipt:
         """Make the shard exist, replacing an older one whole. LeaseLostError when it was taken over."""
         self.seal()
+        self.send(generation)
         try:
-            self.send(generation)
             objects = Objects.of(self._store.location, [self._versions[record.name] for record in self._records])
             receipt = Receipt(
                 VERSION, self._kind, dtype, self._shard, length, self._records, self._attempt, generation, task, objects
@@ -164,6 +151,26 @@ class UploadAttempt(ShardAttempt):
             file.close()
         self._spool.remove()
         self._lease.let_go()
+
+    def _send(self, generation: int, *, ahead: bool) -> bool:
+        ledger = Ledger(self._store, self._kind)
+        self._check(ledger, generation)
+        raw = ledger.get(self._final)
+        replaced = self._parsed(raw)
+        if ahead and replaced is not None and replaced.generation == generation:
+            return False
+        if raw is not None:
+            self._check_lease()
+            self._store.delete(self._final)
+        for record in self._records:
+            self._send_file(record)
+        known = {file.name for file in (replaced.files if replaced else ())}
+        known |= {shard_file(self._shard, suffix) for suffix in self._suffixes}
+        for name in sorted(known - {record.name for record in self._records}):
+            if ledger.head(name) is not None:
+                self._check_lease()
+                self._store.delete(name)
+        return True
 
     def _send_file(self, record: FileRecord) -> None:
         found = None

@@ -1,0 +1,349 @@
+"""Streams, documents and annotated streams written to stores that have no renames, faults and rivals included."""
+
+import contextlib
+import threading
+
+import pytest
+
+from flat_stores import KINDS, FlatFolder, Stream, leftovers, objects_in, spools, write
+from headrace.datasets import StreamStorage
+from headrace.errors import (
+    AccessDeniedError,
+    CorruptShardError,
+    FieldError,
+    HeadraceError,
+    LeaseLostError,
+    PublishedError,
+    ShardOwnedError,
+    StoreError,
+    TemporaryStoreError,
+    UnfinishedDatasetError,
+    UnsupportedOperationError,
+    WriteError,
+)
+from headrace.store import FolderStore, LocalStore, MemoryStore, Store
+from headrace.testing import Cut, FaultStore, Forget, Refuse, Rule, Run
+
+
+@pytest.fixture(autouse=True)
+def temporary(tmp_path, monkeypatch):
+    """A directory for temporary files of the test's own, in which nothing may stay."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(folder))
+    yield folder
+    assert spools(folder) == []
+
+
+def flat(*rules):
+    return FaultStore(MemoryStore(flat=True), rules)
+
+
+def parts(*lengths, start=0):
+    found = []
+    for length in lengths:
+        found.append(range(start, start + length))
+        start += length
+    return found
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_data_and_the_manifest_are_those_of_a_directory(kind, tmp_path):
+    store, directory = MemoryStore(flat=True), LocalStore(tmp_path / "directory", fsync=False)
+    for place in (store, directory):
+        write(KINDS[kind](place), parts(10, 0, 15, 1), publish=True)
+    remote, local = objects_in(store), objects_in(directory)
+    assert {path: data for path, data in remote.items() if "/" not in path} == {
+        path: data for path, data in local.items() if "/" not in path
+    }
+    assert KINDS[kind](store).contents() == list(range(26))
+    assert KINDS[kind](store).storage.verify() == []
+    assert leftovers(store) == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_shards_with_receipts_alone_open_and_give_the_later_fingerprint(kind):
+    here = KINDS[kind](MemoryStore(flat=True))
+    write(here, parts(3, 4))
+    assert here.contents() == list(range(7))
+    before = here.storage.describe()["fingerprint"]
+    assert here.storage.publish().fingerprint == before
+    assert here.storage.publish({}).fingerprint == before  # again
+
+
+def write_two_and_a_bad_one(writer):
+    writer.append(0, [1, 2])
+    writer.append(0, [70000])
+
+
+def test_an_exception_in_the_block_commits_nothing_and_leaves_nothing():
+    store = MemoryStore(flat=True)
+    here = Stream(store)
+    with pytest.raises(FieldError), here.storage.sync_writer() as writer:
+        write_two_and_a_bad_one(writer)
+    with pytest.raises(UnfinishedDatasetError, match="no shard has been committed"):
+        here.contents()
+    assert list(objects_in(store)) == [".headrace/generation"]
+
+
+def test_a_refused_record_leaves_the_writer_usable():
+    here = Stream(MemoryStore(flat=True))
+    with here.storage.sync_writer() as writer:
+        writer.append(0, [1, 2])
+        with pytest.raises(FieldError):
+            writer.append(0, [70000])
+        writer.append(0, [3])
+    assert here.contents() == [1, 2, 3]
+
+
+def test_more_shards_than_open_files_at_once():
+    here = Stream(MemoryStore(flat=True))
+    with here.storage.sync_writer() as writer:
+        for number in range(300):
+            writer.append(number % 100, [number])
+    assert sorted(here.contents()) == list(range(300))
+
+
+def test_several_shards_go_up_at_once_and_are_committed_in_order():
+    together = threading.Barrier(3, timeout=20)
+    store = flat(Rule(Run(lambda call: together.wait()), operation="upload", path="*.in_band.bin", times=3))
+    write(Stream(store), parts(3, 3, 3))
+    receipts = [call.path for call in store.calls if call.operation == "put_if_absent" and "receipt" in call.path]
+    assert receipts == [f".headrace/000000{shard}.receipt" for shard in range(3)]
+
+
+def test_when_one_shard_cannot_go_up_those_before_it_stand_and_those_behind_it_do_not_come():
+    store = flat(Rule(Refuse(TemporaryStoreError("503")), operation="upload", path="0000002.in_band.bin"))
+    here = Stream(store)
+    with pytest.raises(TemporaryStoreError, match="503"):
+        write(here, parts(3, 3, 3, 3, 3))
+    names = set(objects_in(store))
+    assert {".headrace/0000000.receipt", ".headrace/0000001.receipt"} <= names
+    assert not any(f".headrace/000000{shard}.receipt" in names for shard in (2, 3, 4))
+    store.rules.clear()
+    write(here, parts(3, 3, 3, 3, 3), publish=True)  # needs no cleaning up, in this process or another
+    assert here.contents() == list(range(15))
+    assert leftovers(store) == []
+
+
+def test_a_store_that_denies_access_is_left_as_it_was():
+    store = flat(Rule(Refuse(AccessDeniedError("s3://bucket: access denied")), operation="upload"))
+    here = Stream(store)
+    with pytest.raises(AccessDeniedError):
+        write(here, parts(3, 3))
+    assert list(objects_in(store)) == [".headrace/generation"]
+
+
+def test_an_upload_that_fails_does_not_take_the_old_version_of_the_shards_behind_it():
+    store = flat()
+    here = Stream(store)
+    write(here, parts(3, 3, 3))
+    store.rules.append(Rule(Refuse(StoreError("full")), operation="upload", path="0000001.in_band.bin"))
+    with pytest.raises(StoreError, match="full"):
+        write(here, parts(3, 3, 3, start=100))
+    store.rules.clear()
+    found = here.storage.store.get("0000002.in_band.bin")
+    assert list(found[::2]) == [6, 7, 8]
+    with pytest.raises((UnfinishedDatasetError, CorruptShardError)):
+        here.contents()
+    write(here, parts(3, 3, 3, start=100))
+    assert here.contents() == list(range(100, 109))
+
+
+# What a store does that says "ok" and keeps something else.
+LIES = {"keeps half": Cut(5), "keeps no byte": Cut(0), "keeps nothing at all": Forget()}
+
+
+@pytest.mark.parametrize("lie", LIES)
+@pytest.mark.parametrize("target", ["0000001.in_band.bin", ".headrace/0000001.receipt", "headrace.json"])
+def test_an_object_of_which_the_store_kept_less_is_put_again(target, lie):
+    store = flat(*(Rule(LIES[lie], operation=name, path=target, times=1) for name in ("upload", "put_if_absent")))
+    here = Stream(store)
+    write(here, parts(10, 10), publish=True)
+    store.rules.clear()
+    assert here.contents() == list(range(20))
+    assert leftovers(store) == []
+
+
+@pytest.mark.parametrize("lie", LIES)
+@pytest.mark.parametrize("target", ["0000001.in_band.bin", ".headrace/0000001.receipt", "headrace.json"])
+def test_an_object_of_which_the_store_always_keeps_less_is_an_error_with_both_sizes(target, lie):
+    store = flat(*(Rule(LIES[lie], operation=name, path=target) for name in ("upload", "put_if_absent")))
+    here = Stream(store)
+    with pytest.raises(WriteError, match=rf"{target}: the store acknowledged \d+ bytes and kept .*3 times"):
+        write(here, parts(10, 10), publish=True)
+    store.rules.clear()
+    assert "headrace.json" not in objects_in(store)
+    assert here.contents() == list(range(20 if target == "headrace.json" else 10))  # what was committed
+    assert leftovers(store) == []
+    write(here, parts(10, 10), publish=True)
+    assert here.contents() == list(range(20))
+
+
+def test_a_rival_is_refused_and_the_first_one_is_not_disturbed():
+    store = MemoryStore(flat=True)
+    here, there = Stream(store), Stream(store)
+    with here.storage.sync_writer() as first:
+        first.append(0, [1, 2])
+        with pytest.raises(ShardOwnedError), there.storage.sync_writer() as second:
+            second.append(0, [3])
+        with pytest.raises(UnfinishedDatasetError, match="is being written"):
+            there.storage.publish()
+    assert here.contents() == [1, 2]
+
+
+def test_who_was_taken_over_by_force_commits_nothing():
+    store = MemoryStore(flat=True)
+    here, there = Stream(store), Stream(store)
+    first = here.storage.sync_writer()
+    first.open()
+    first.append(0, [1, 2])
+    with there.storage.sync_writer(force=True) as second:
+        second.append(0, [3, 4])
+    with pytest.raises(LeaseLostError):
+        first.close()
+    assert here.contents() == [3, 4]
+    assert leftovers(store) == []
+
+
+def test_a_published_dataset_is_kept_unless_it_is_overwritten():
+    store = MemoryStore(flat=True)
+    here = Stream(store)
+    write(here, parts(3, 3, 3), publish=True)
+    before = objects_in(store)
+    with pytest.raises(PublishedError):
+        write(here, parts(1))
+    assert objects_in(store) == before
+    write(here, parts(2, start=50), overwrite=True, publish=True)
+    assert here.contents() == [50, 51]
+    assert sorted(objects_in(store)) == [
+        ".headrace/0000000.receipt",
+        ".headrace/generation",
+        "0000000.in_band.bin",
+        "headrace.json",
+    ]
+
+
+def test_an_overwriting_run_that_ended_early_leaves_no_mix():
+    store = MemoryStore(flat=True)
+    here = Stream(store)
+    write(here, parts(3, 3, 3), publish=True)
+    with here.storage.sync_writer(overwrite=True) as writer:
+        writer.append(0, [9, 9, 9])
+    with pytest.raises(UnfinishedDatasetError, match="older run"):
+        here.contents()
+
+
+def test_an_object_that_came_after_its_receipt_is_noticed_though_it_is_as_long():
+    store = MemoryStore(flat=True)
+    here = Stream(store)
+    write(here, parts(3, 3))
+    store.put("0000001.in_band.bin", bytes(6))
+    for look in (here.contents, here.storage.publish):
+        with pytest.raises(CorruptShardError, match="another object than its receipt was made for"):
+            look()
+    assert here.storage.finished_tasks() == {}
+
+
+def test_receipts_copied_to_another_place_count_there(tmp_path):
+    store, other = FolderStore(MemoryStore(flat=True), "one"), FlatFolder(tmp_path / "other")
+    write(Stream(store), parts(3, 3))
+    for path, data in objects_in(store).items():
+        other.put(path, data)
+    assert Stream(other).contents() == list(range(6))
+    assert Stream(LocalStore(other.root)).storage.publish() == Stream(store).storage.publish()
+
+
+@pytest.mark.parametrize("missing", ["write", "conditional", "listing"])
+def test_a_store_on_which_the_promise_cannot_be_kept_is_refused_before_anything_is_written(missing):
+    store = flat()
+    store.capabilities = store.capabilities._replace(**{missing: False})
+    with pytest.raises(UnsupportedOperationError):
+        write(Stream(store), parts(3))
+    assert store.calls == []
+
+
+def test_a_url_is_a_place_to_write_to(tmp_path):
+    here = StreamStorage((tmp_path / "one").as_uri(), Stream(tmp_path).storage.storage_format)
+    with here.sync_writer() as writer:
+        writer.append(0, [1])
+    assert (tmp_path / "one" / "0000000.in_band.bin").exists()
+
+
+class LateUploads(FaultStore):
+    """One whose uploads can be held up between the check and the object: there nothing stops who sleeps."""
+
+    def upload(self, path, file, *, check=None):
+        """As a put()."""
+        Store.upload(self, path, file, check=check)
+
+
+STEPS = 40  # more requests than a writer of one shard makes
+MINE, THEIRS = [0, 1, 2, 3], [100, 101, 102, 103]  # equally long
+
+
+OLD = [50, 51, 52, 53]
+
+
+def woken(kind, nth, take_over, *, old=False):
+    """How a writer ended that slept before its nth request, until somebody else had done all he wanted."""
+    inner = MemoryStore(flat=True)
+    successor = KINDS[kind](inner)
+    if old:
+        write(successor, [OLD])
+    store = LateUploads(inner, [Rule(Run(lambda call: take_over(successor)), nth=nth, times=1)])
+    try:
+        write(KINDS[kind](store), [MINE])
+    except HeadraceError as error:
+        return successor, type(error).__name__
+    return successor, None
+
+
+def seen(kind):
+    """What a reader sees, checked in every way; None where it is told that something is wrong."""
+    try:
+        found = kind.contents()
+    except (CorruptShardError, UnfinishedDatasetError, StoreError):
+        return None
+    assert kind.storage.verify() == []
+    return found
+
+
+@pytest.mark.parametrize("old", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_writer_woken_after_its_successor_published_changes_nothing_that_a_reader_would_not_notice(kind, old):
+    outcomes = set()
+    for nth in range(1, STEPS):
+        successor, error = woken(kind, nth, lambda taker: write(taker, [THEIRS], force=True, publish=True), old=old)
+        found = seen(successor)
+        assert found in (THEIRS, None) or (error is None and found == MINE), nth
+        outcomes.add((error, found is None))
+    # An upload that came late: its owner took it away again, and readers miss it.
+    assert {("LeaseLostError", False), ("LeaseLostError", True), ("PublishedError", False)} <= outcomes
+
+
+@pytest.mark.parametrize("old", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_writer_woken_after_its_successor_committed_leaves_no_mix_and_nothing_to_clean_up(kind, old):
+    for nth in range(1, STEPS):
+        successor, _ = woken(kind, nth, lambda taker: write(taker, [THEIRS], force=True), old=old)
+        assert seen(successor) in (MINE, THEIRS, None), nth
+        write(successor, [range(200, 204)], publish=True)
+        assert seen(successor) == [200, 201, 202, 203], nth
+
+
+@pytest.mark.parametrize("part", range(3))
+@pytest.mark.parametrize("old", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_writer_woken_after_its_successor_died_in_any_of_its_steps_leaves_no_mix(kind, old, part):
+    for nth in range(12 + part, STEPS, 3):
+        for died in range(1 + part, STEPS, 3):
+
+            def take_over(taker, died=died):
+                dying = FaultStore(taker.storage.store, [Rule(Refuse(TemporaryStoreError("dead")), nth=died)])
+                with contextlib.suppress(HeadraceError):
+                    write(KINDS[kind](dying), [THEIRS], force=True)
+
+            successor, _ = woken(kind, nth, take_over, old=old)
+            successor.storage.recover()
+            assert seen(successor) in (MINE, THEIRS, None, *([OLD] if old else [])), (nth, died)

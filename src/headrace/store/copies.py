@@ -1,0 +1,162 @@
+"""The copies that lie in a cache, as one process sees them: looked at, checked where that is due, mapped and pinned."""
+
+import contextlib
+import os
+import threading
+import weakref
+from typing import NamedTuple
+
+from headrace.store.cache_files import CacheFolder, Entry, State
+from headrace.store.eviction import pin_name
+from headrace.store.maps import map_file
+from headrace.store.store import DatasetFile, Store
+
+__all__ = ["EMPTY", "Copies", "Passing", "Wanted", "digest_of", "paused"]
+
+EMPTY = memoryview(b"")
+_PIN_TRIES, _PIN_WAIT_S = 5, 0.001
+
+
+class Wanted(NamedTuple):
+    """A file of a dataset: where it comes from, what it must be, and where its copy lies."""
+
+    store: Store
+    path: str
+    expected: DatasetFile
+    entry: Entry
+    fingerprint: str  # of the dataset
+
+    def where(self, path: str = "") -> str:
+        """The file's full name, or that of another one of its store, for messages."""
+        location = self.store.location
+        return f"{location}{'' if location.endswith('/') else '/'}{path or self.path}"
+
+
+class Copies:
+    """The copies in one cache folder. Safe with threads, and in forked children."""
+
+    def __init__(self, folder: CacheFolder, *, verify: bool) -> None:
+        self.folder = folder
+        self.verify = verify
+        self._trusted: dict[
+            str, tuple[int, int]
+        ] = {}  # entry -> inode and time: checked here, where no stamp can be set
+
+    def mapped(self, wanted: Wanted, *, discard: bool = False) -> memoryview | None:
+        """The copy as memory, pinned while that lives; None where there is none that is whole.
+
+        discard removes one that is damaged: only who holds the download lock may ask for that.
+        """
+        pinned = self.pin(wanted.entry)
+        view = None
+        try:
+            descriptor = os.open(wanted.entry.full_path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                view = self._checked(wanted, descriptor)
+            finally:
+                os.close(descriptor)
+            if view is None and discard:
+                self.folder.discard(wanted.entry.full_path)
+        except (FileNotFoundError, NotADirectoryError):
+            pass
+        finally:
+            if pinned:
+                self.unpin_after(view, wanted.entry)
+        return view
+
+    def is_whole(self, wanted: Wanted) -> bool:
+        """Whether there is a copy that was checked."""
+        try:
+            return self._state(wanted, os.stat(wanted.entry.full_path)) is State.WHOLE
+        except OSError:
+            return False
+
+    def pin(self, entry: Entry) -> bool:
+        """Whether the entry is kept from being evicted, until unpin_after()."""
+        # Who evicts holds the name for an instant. One that is stopped in that instant must not stop us, and without a
+        # pin nothing is wrong: what is mapped stays readable, and may have to be fetched once more for others.
+        for attempt in range(_PIN_TRIES):
+            if self.folder.locks.share(pin_name(entry.name)):
+                return True
+            if attempt + 1 < _PIN_TRIES:
+                paused(_PIN_WAIT_S)
+        return False
+
+    def unpin_after(self, view: memoryview | None, entry: Entry) -> None:
+        """End what pin() began: when the view's memory goes, or at once where there is none."""
+        name, process = pin_name(entry.name), os.getpid()
+        if view is None or view is EMPTY:
+            self.folder.locks.drop(name, process)
+        else:
+            # Of what the view is a view of: its slices, and arrays over it, keep that alive, and not the view.
+            weakref.finalize(view.obj, self.folder.locks.drop, name, process).atexit = False
+
+    def _state(self, wanted: Wanted, status: os.stat_result) -> State:
+        state = self.folder.state(wanted.entry, status, wanted.expected)
+        if state is State.UNSURE and (
+            not self.verify or self._trusted.get(wanted.entry.name) == (status.st_ino, status.st_mtime_ns)
+        ):
+            return State.WHOLE
+        return state
+
+    def _checked(self, wanted: Wanted, descriptor: int) -> memoryview | None:
+        """The open copy as memory; None where it is damaged."""
+        status = os.fstat(descriptor)
+        state = self._state(wanted, status)
+        if state is State.DAMAGED:
+            return None
+        size = wanted.expected.size_bytes
+        view = map_file(descriptor, size) if size else EMPTY
+        if state is State.WHOLE:
+            self.folder.touch(descriptor, status)
+        elif digest_of(wanted.expected, view) != wanted.expected.digest:
+            return None
+        else:
+            try:
+                self.folder.stamp(wanted.entry, descriptor, wanted.expected, checked=True)
+            except OSError:  # it is another user's, or the directory is read-only
+                self._trusted[wanted.entry.name] = (status.st_ino, status.st_mtime_ns)
+        return view
+
+
+class Passing:
+    """The one unlinked file that a process may have mapped, since it takes disk space that nobody sees."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._process = os.getpid()
+        self._is_arriving = False
+        self._memory: weakref.ref[object] | None = None
+
+    def begin(self) -> bool:
+        """Whether there is none yet, so that one may arrive now, until hold() or end()."""
+        if self._process != os.getpid():
+            Passing.__init__(self)
+        with self._lock:
+            if self._is_arriving or (self._memory is not None and self._memory() is not None):
+                return False
+            self._is_arriving = True
+            return True
+
+    def hold(self, view: memoryview) -> None:
+        """It has arrived, and counts while its memory lives."""
+        with contextlib.suppress(TypeError):  # of an empty view there is nothing to hold
+            self._memory = weakref.ref(view.obj)
+
+    def end(self) -> None:
+        """None is arriving any more."""
+        self._is_arriving = False
+
+
+def digest_of(expected: DatasetFile, data: memoryview) -> str:
+    """The digest of data, in the way that the dataset digests this file; "" where it does not."""
+    if expected.new_digest is None:
+        return ""
+    digest = expected.new_digest()
+    digest.update(data)
+    return digest.hexdigest()
+
+
+def paused(seconds: float) -> None:
+    """Let others go on. No lock of the system has a time-out, so who waits for one looks again and again."""
+    threading.Event().wait(seconds)

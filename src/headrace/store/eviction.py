@@ -1,0 +1,74 @@
+"""Room in a cache: files that nobody uses go, the one that was used longest ago first.
+
+There is no counter that a crash could leave wrong, and no lock that a stopped process could keep: who wants to store a
+file first makes one of its size, and then adds up what is there, the files on their way included. Of two that do so at
+once, the later one sees both. So what is kept never exceeds the limit, whatever happens to the others; at worst both
+find too little room.
+"""
+
+from typing import Any
+
+from headrace.errors import OptionError
+from headrace.store.cache_files import CacheFolder, Found
+
+__all__ = ["evict", "limit_in_bytes", "pin_name", "usage_bytes"]
+
+_FORMS = "a number of bytes that is not negative, or a size such as '500mb', '20GiB' or '1.5 TB' (by 1,024), or None"
+_UNITS = {"": 0, "b": 0, "k": 1, "kb": 1, "kib": 1, "m": 2, "mb": 2, "mib": 2, "g": 3, "gb": 3, "gib": 3}
+_UNITS |= {"t": 4, "tb": 4, "tib": 4, "p": 5, "pb": 5, "pib": 5}
+
+
+def limit_in_bytes(limit: Any, option: str = "limit_bytes") -> int | None:
+    """The limit as a number of bytes, None for none; OptionError for what is no size."""
+    if limit is None:
+        return None
+    found: float = -1
+    if isinstance(limit, str):
+        text = limit.strip()
+        digits = text.rstrip("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
+        unit = text[len(digits) :].lower()
+        number = digits.strip()
+        if unit in _UNITS and number.replace(".", "", 1).isdecimal() and number.isascii():
+            found = int(number) * 1024 ** _UNITS[unit] if "." not in number else float(number) * 1024 ** _UNITS[unit]
+    elif hasattr(type(limit), "__index__") and not isinstance(limit, bool):
+        found = limit.__index__()
+    if not 0 <= found < 1 << 63:
+        raise OptionError(option, limit, _FORMS)
+    return int(found)
+
+
+def usage_bytes(folder: CacheFolder) -> int:
+    """What the kept files take, and those that are on their way to be kept."""
+    return sum(found.size_bytes for found in folder.found()) + folder.reserved_bytes()
+
+
+def pin_name(entry_name: str) -> str:
+    """The lock that readers share while the entry is mapped, and that whoever removes it takes."""
+    return f"file {entry_name}"
+
+
+def evict(folder: CacheFolder, limit_bytes: int, *, at_least: int = 0) -> int | None:
+    """How many bytes were removed so that limit_bytes hold what is kept; None where pinned files made that impossible.
+
+    At least so many bytes go, whatever the limit. Where it is impossible, nothing goes.
+    """
+    kept = list(folder.found())
+    excess = sum(found.size_bytes for found in kept) + folder.reserved_bytes() - limit_bytes
+    excess = max(excess, at_least)
+    if excess <= 0:
+        return 0
+    kept.sort(key=lambda found: found.used_ns)
+    taken: list[Found] = []
+    try:
+        for found in kept:
+            if excess <= 0:
+                break
+            if folder.locks.take(pin_name(found.name)):
+                taken.append(found)
+                excess -= found.size_bytes
+        if excess > 0:
+            return None
+        return sum(found.size_bytes for found in taken if folder.discard(found.full_path))
+    finally:
+        for found in taken:
+            folder.locks.give_back(pin_name(found.name))

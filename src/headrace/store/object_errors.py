@@ -1,11 +1,11 @@
 """What a failed request of obstore means, by its cause and without its secrets.
 
 obstore says most of it in its errors' text: the status, the server's own code and message, or what became of the
-connection. The text itself is never passed on, because a URL in it may carry a signature.
+connection. The text itself is never passed on, because a URL in it may carry a signature. It has no headers, so that
+a server's Retry-After is not known here.
 """
 
 import re
-from typing import Any
 
 from headrace.errors import (
     AccessDeniedError,
@@ -17,95 +17,106 @@ from headrace.errors import (
     UnsupportedOperationError,
 )
 
-__all__ = ["ObjectFault", "store_error"]
+__all__ = ["ObjectFault", "PastEndError", "store_error"]
 
-_STATUS = re.compile(r"status code: (\d{3})([^:\n]*)")
+_STATUS = re.compile(r"status code: (\d{3}) ?([^:\n]*)")
 _CODE = re.compile(r"<Code>([^<]{1,100})</Code>")
-_MESSAGE = re.compile(r"<Message>([^<]{1,300})</Message>")
+_MESSAGE = re.compile(r"<Message>([^<\n]{1,300})")
 _TEMPORARY = (408, 425, 429, 500, 502, 503, 504, 509, 598, 599)
-_EXPIRED = ("ExpiredToken", "TokenRefreshRequired", "RequestTimeTooSkewed", "ExpiredTokenException")
-_DENIED_ADVICE = (
-    "check the credentials (environment, credentials=, credential_provider=), the region and the name; "
-    "anonymous=True reads public data"
+_CONFLICTS = ("ConditionalRequestConflict", "OperationAborted")  # S3: another write is under way; ask again
+_SLOW_DOWN = ("SlowDown", "RequestTimeout", "InternalError", "ServerBusy", "OperationTimedOut", "RequestLimitExceeded")
+_EXPIRED = re.compile("expired|TokenRefreshRequired|RequestTimeTooSkewed|InvalidAuthenticationToken", re.IGNORECASE)
+_NO_CREDENTIALS = ("169.254.169.254", "MissingCredential", "Missing credential", "no credentials")
+_CONNECTION = (
+    ("TimedOut", "no bytes came within the time-out (request_timeout_s, connect_timeout_s)"),
+    ("kind: Timeout", "no bytes came within the time-out (request_timeout_s, connect_timeout_s)"),
+    ("kind: Connect", "no connection (endpoint and network are to be looked at, if it stays so)"),
+    ("IncompleteBody", "the body was cut"),
+    ("UnexpectedEof", "the body was cut"),
+    ("ConnectionReset", "the connection was reset"),
+    ("IncompleteMessage", "the connection was closed before the answer"),
+    ("request or response body error", "the body was cut"),
+    ("HTTP error: error sending request", "the connection broke"),
+    ("HTTP error: error decoding response body", "the body was damaged"),
 )
+_ADVICE = {
+    "s3": "check the credentials (AWS_ACCESS_KEY_ID and its kin, credentials=, credential_provider=), region=, "
+    "endpoint= and the bucket's name; anonymous=True reads public data, requester_pays=True what asks for it",
+    "azure": "check the credentials (AZURE_STORAGE_ACCOUNT_NAME and its kin, credentials=, credential_provider=), "
+    "endpoint= and the container's name; anonymous=True reads public data",
+    "gcs": "check the credentials and the bucket's name; anonymous=True reads public data",
+    "http": "check the URL, and what headers= must hold (Authorization)",
+}
+
+
+class PastEndError(StoreError):
+    """A range began past the end of the object; ObjectStore makes a TruncatedReadError of it."""
 
 
 class ObjectFault:
-    """The parts of one of obstore's errors."""
+    """The parts of one of obstore's errors that matter."""
 
     def __init__(self, error: BaseException) -> None:
         self.kind = type(error).__name__
-        text = str(error)
-        self.text = text
-        status = _STATUS.search(text)
-        self.status = int(status[1]) if status else None
-        code, message = _CODE.search(text), _MESSAGE.search(text)
+        self.text = str(error)
+        status = _STATUS.search(self.text)
+        code, message = _CODE.search(self.text), _MESSAGE.search(self.text)
+        self.status = int(status[1]) if status else 0
         self.code = code[1] if code else ""
-        said = ": ".join(part for part in (self.code, message[1] if message else "") if part)
-        answer = f"{status[1]}{status[2]}".strip() if status else ""
-        self.said = f"{answer} ({said})" if answer and said else answer or said
+        self.message = message[1].strip() if message else ""
+
+    def said(self) -> str:
+        """The server's answer in words; "" where there was none."""
+        status = _STATUS.search(self.text)
+        answer = f"{status[1]} {status[2]}".strip() if status else ""
+        detail = ": ".join(part for part in (self.code, self.message) if part)
+        return f"{answer} ({detail})" if answer and detail else answer or detail
+
+    def may_be_expiry(self) -> bool:
+        """Whether other credentials may help: expired ones, or a refusal without a reason, as of a HEAD request."""
+        if self.status not in (400, 401, 403):
+            return False
+        return self.status == 401 or not self.code or bool(_EXPIRED.search(f"{self.code} {self.message}"))
 
     def connection(self) -> str:
         """What became of the connection; "" where the server answered in full."""
-        for mark, words in (
-            ("TimedOut", "no bytes came within the time-out"),
-            ("kind: Timeout", "no bytes came within the time-out"),
-            ("kind: Connect", "no connection"),
-            ("IncompleteBody", "the body was cut"),
-            ("ConnectionReset", "the connection was reset"),
-            ("kind: Interrupted", "the connection broke"),
-            ("HTTP error: error sending request", "the connection broke"),
-            ("HTTP error: request or response body error", "the body was cut"),
-        ):
-            if mark in self.text:
-                return words
-        return ""
+        return next((words for mark, words in _CONNECTION if mark in self.text), "")
 
 
-def store_error(error: BaseException, where: str, *, renewable: bool = False) -> StoreError:
-    """The error to raise for one of obstore's, about the object or folder called where.
+def store_error(fault: ObjectFault, where: str, kind: str, *, renewed: bool = False) -> StoreError:
+    """The error to raise for a fault about the object or folder called where, in a place of this kind.
 
-    renewable: credentials come from a provider that gives others when asked again.
+    renewed: other credentials were just asked for, so that another try makes sense.
     """
-    fault = ObjectFault(error)
-    said = fault.said
-    if isinstance(error, FileNotFoundError) or fault.status == 404:
+    said = fault.said()
+    if renewed:
+        return TemporaryStoreError(f"{where}: {said}; the credentials may have expired and were asked for again")
+    if fault.code in _CONFLICTS or fault.code in _SLOW_DOWN or fault.status in _TEMPORARY:
+        return TemporaryStoreError(f"{where}: {said}")
+    if fault.status == 404 or fault.kind == "FileNotFoundError":
         if fault.code in ("NoSuchBucket", "ContainerNotFound"):
-            return NotFoundError(f"{where}: {said or 'no such bucket'}; check the bucket's name and the endpoint")
-        return NotFoundError(f"{where}: no such object")
-    if fault.code in _EXPIRED and renewable:
-        return TemporaryStoreError(f"{where}: the credentials have expired: {said}")
-    if fault.kind in ("PermissionDeniedError", "UnauthenticatedError") or fault.status in (401, 403):
-        return AccessDeniedError(f"{where}: access denied: {said}; {_DENIED_ADVICE}")
-    if "169.254.169.254" in fault.text or "MissingCredential" in fault.text:
-        return AccessDeniedError(f"{where}: no credentials found; {_DENIED_ADVICE}")
+            return NotFoundError(f"{where}: {said}; check the spelling, and endpoint=")
+        return NotFoundError(f"{where}: no such object; check the spelling of the URL")
+    if fault.status in (401, 403) or any(mark in fault.text for mark in _NO_CREDENTIALS):
+        found = said if fault.status and "169.254" not in fault.text else "no credentials were found"
+        return AccessDeniedError(f"{where}: access denied: {found}; {_ADVICE[kind]}")
     if fault.kind == "AlreadyExistsError":
         return AlreadyExistsError(f"{where} exists already")
     if fault.kind == "PreconditionError":
         return ObjectChangedError(where)
-    if fault.status in _TEMPORARY:
-        return TemporaryStoreError(f"{where}: {said}")
+    if fault.status == 416:
+        return PastEndError(f"{where}: {said}")
     if "redirect" in fault.text:
-        return StoreError(f"{where}: the server sends elsewhere: the region or the endpoint is probably wrong")
-    if "NotPartial" in fault.text or fault.kind == "NotSupportedError":
-        return UnsupportedOperationError(where, "be read by ranges: the server ignores them", "read whole files")
+        return StoreError(f"{where}: the server sends elsewhere: region= or endpoint= is probably wrong")
+    if "NotPartial" in fault.text:
+        return UnsupportedOperationError(where, "be read by ranges, which its server ignores", "read whole files")
     if "BadScheme" in fault.text:
         return StoreError(f"{where}: the endpoint is http://; pass allow_http=True if that is meant")
     if connection := fault.connection():
         return TemporaryStoreError(f"{where}: {connection}")
-    return StoreError(f"{where}: {said or _short(fault.text)}")
+    return StoreError(f"{where}: {said or _first_line(fault.text)}")
 
 
-def _short(text: str) -> str:
-    """The first line of an unknown error, without addresses."""
-    return re.sub(r"[a-z]+://\S+", "...", text.partition("\n")[0])[:300]
-
-
-def is_status(error: BaseException, status: int) -> bool:
-    """Whether the server answered with this status."""
-    return ObjectFault(error).status == status
-
-
-def obstore_errors(client: Any) -> tuple[type[BaseException], ...]:
-    """What obstore's functions raise where a request fails."""
-    return (client.exceptions.BaseError, FileNotFoundError, OSError, ValueError)
+def _first_line(text: str) -> str:
+    """The beginning of an unknown error, without addresses."""
+    return re.sub(r"[A-Za-z]+://\S+", "...", text.partition("\n")[0])[:300]

@@ -2,22 +2,31 @@
 """Object stores through obstore: S3, Azure Blob Storage, and reading over HTTP.
 
 Every method sends each request once: what fails in a way that may pass raises TemporaryStoreError, and a RetryingStore
-around it decides.
+around it decides what then. `object_places.py` holds URLs and options, `object_requests.py` this process's connection,
+`object_ranges.py` how many ranges become few requests, `object_errors.py` what a failure means, and
+`obstore_client.py` obstore in a forked process.
 """
 
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.errors import NotFoundError, ObjectChangedError
-from headrace.store.object_errors import obstore_errors, store_error
-from headrace.store.object_places import ObjectPlace, object_place
-from headrace.store.obstore_client import obstore_client
+from headrace.errors import (
+    NotFoundError,
+    ObjectChangedError,
+    TemporaryStoreError,
+    TruncatedReadError,
+    UnsupportedOperationError,
+)
+from headrace.store.object_errors import PastEndError
+from headrace.store.object_places import object_place
+from headrace.store.object_ranges import Span, answered, merged, sliced
+from headrace.store.object_requests import ObjectRequests
 from headrace.store.store import (
     PIECE_BYTES,
     Buffer,
@@ -32,15 +41,26 @@ from headrace.store.store import (
 
 __all__ = ["ObjectStore"]
 
+_LARGEST = 2**63 - 1
+_SINGLE_BYTES = 32 << 20  # up to here an object goes up in one request
+_PART_BYTES = 16 << 20
+_PARTS_AT_ONCE = 4
+_MOST_PARTS = 9000  # S3 allows 10,000
+_REQUESTS_AT_ONCE = 16
+_MANY_SPANS = 48  # from here on obstore sends them, ten at a time a call, and one more request proves the version
+_SPANS_PER_CALL = 128
+_CALLS_AT_ONCE = 4
+
 
 class ObjectStore(Store):
-    """The objects below a URL: s3://, az:// (abfs://), or http(s):// to read.
+    """The objects below a URL: s3://, az:// (also azure://, abfs://, abfss://), or http(s):// to read.
 
-    Options are those of ObjectOptions. Pickles as its configuration, explicit credentials included.
+    Options are those of ObjectOptions. `version` is the ETag: of S3 a digest of the bytes, so that a replacement by
+    equal bytes may keep it. Pickles as its configuration, explicit credentials included, because workers need them.
     """
 
-    def __init__(self, url: str, **options: Any) -> None:
-        self.place: ObjectPlace = object_place(url, options)
+    def __init__(self, url: str | Path, **options: Any) -> None:
+        self.place = object_place(str(url), options)
         self.location = self.place.location
         web = self.place.kind == "http"
         self.capabilities = Capabilities(
@@ -53,112 +73,220 @@ class ObjectStore(Store):
             exact_versions=self.place.kind not in ("s3", "http"),
             remote=True,
         )
-        self._clients: dict[int, Any] = {}
+        self._requests = ObjectRequests(self.place)
 
     def __repr__(self) -> str:
-        return f"ObjectStore({self.location!r})"
-
-    def __getstate__(self) -> dict[str, object]:
-        return {name: value for name, value in self.__dict__.items() if name != "_clients"}
-
-    def __setstate__(self, state: dict[str, object]) -> None:
-        self.__dict__.update(state)
-        self._clients = {}
+        return f"ObjectStore({self.location!r}, {self.place.options!r})"
 
     def head(self, path: str) -> FileInfo:
-        with self._request(path) as (obstore, client, key):
-            return self._info(obstore.head(client, key))
+        with self._requests.about(path) as (obstore, client, key):
+            return self._info(obstore.head(client, key), path)
 
     def get(self, path: str) -> bytes:
-        with self._request(path) as (obstore, client, key):
-            return bytes(obstore.get(client, key).bytes())
+        with self._requests.about(path) as (obstore, client, key):
+            result = obstore.get(client, key)
+            data = bytes(result.bytes())
+        if len(data) != result.meta["size"]:
+            raise TemporaryStoreError(f"{self._named(path)}: {len(data)} of {result.meta['size']} bytes came")
+        return data
 
     def get_ranges(self, path: str, starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> list[memoryview]:
-        return self.get_ranges_of(self.head(path), starts, lengths)
+        return self.read_ranges(path, None, (starts, lengths), {})
 
     def get_ranges_of(self, found: FileInfo, starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> list[memoryview]:
-        path = found.path
-        ranges = checked_ranges(self._named(path), starts, lengths, found.size_bytes)
-        with self._request(path) as (obstore, client, key):
-            views = [
-                memoryview(obstore.get_range(client, key, start=start, length=length)) if length else memoryview(b"")
-                for start, length in ranges
-            ]
-        if self.head(path).version != found.version:
-            raise ObjectChangedError(self._named(path))
-        return views
+        return self.read_ranges(found.path, found, (starts, lengths), {})
+
+    def read_ranges(
+        self,
+        path: str,
+        found: FileInfo | None,
+        wanted: tuple[NDArray[np.int64], NDArray[np.int64]],
+        done: dict[Any, Any],
+    ) -> list[memoryview]:
+        """get_ranges (with found: get_ranges_of) of wanted starts and lengths, keeping in done what came already."""
+        checked_path(path)
+        where = self._named(path)
+        try:
+            ranges = checked_ranges(where, *wanted, found.size_bytes if found else _LARGEST)
+        except TruncatedReadError:
+            if found:
+                raise
+            return self.read_ranges(path, self.head(path), wanted, done)  # raises, and names the true size
+        spans = merged(ranges)
+        if not found and ranges and (not spans or len(spans) >= _MANY_SPANS):
+            found = done["found"] = done.get("found") or self.head(path)
+            ranges = checked_ranges(where, *wanted, found.size_bytes)
+        if found and len(spans) >= _MANY_SPANS:
+            return sliced(ranges, spans, self._many(found, spans, done))
+        answers = answered(
+            [(span.start, span.stop) for span in spans],
+            lambda bounds: self._one(path, bounds),
+            done,
+            at_once=_REQUESTS_AT_ONCE,
+        )
+        if found and ranges and not spans and self.head(path).version != found.version:
+            raise ObjectChangedError(where)
+        for answer in answers:
+            found = found or answer.found
+            if answer.found.version != found.version:
+                raise ObjectChangedError(where)
+        if found:
+            checked_ranges(where, *wanted, found.size_bytes)
+        for span, answer in zip(spans, answers, strict=True):
+            self._check_whole(path, span, answer.data)
+        return sliced(ranges, spans, [answer.data for answer in answers])
 
     def stream(
         self, path: str, piece_bytes: int, start: int = 0, found: FileInfo | None = None
     ) -> tuple[FileInfo, Iterator[memoryview]]:
-        """What the object is, and its bytes from start on in pieces; of found's version where that is given."""
-        now = found or self.head(path)
-        return now, (
-            self.get_ranges_of(now, np.array([at]), np.array([min(piece_bytes, now.size_bytes - at)]))[0]
-            for at in range(start, now.size_bytes, piece_bytes)
-        )
+        """What the object is, and its bytes from start on in pieces, by one request; of found's version if given."""
+        if found and start >= found.size_bytes:
+            return found, iter(())
+        options = {"range": {"offset": start}} if start else None
+        with self._requests.about(path) as (obstore, client, key):
+            result = obstore.get(client, key, options=options)
+            now = self._info(result.meta, path)
+        if found and now.version != found.version:
+            raise ObjectChangedError(self._named(path))
+        return now, self._pieces_of(path, result, piece_bytes)
 
     def pieces(self, path: str, piece_bytes: int = PIECE_BYTES) -> Iterator[memoryview]:
-        yield from self.stream(path, piece_bytes)[1]
+        now, pieces = self.stream(path, piece_bytes)
+        came = 0
+        for piece in pieces:
+            came += len(piece)
+            yield piece
+        if came != now.size_bytes:
+            raise TemporaryStoreError(f"{self._named(path)}: {came} of {now.size_bytes} bytes came")
 
     def put(self, path: str, data: Buffer) -> None:
-        with self._request(path) as (obstore, client, key):
+        self._needs_write()
+        with self._requests.about(path) as (obstore, client, key):
             obstore.put(client, key, byte_view(data), use_multipart=False)
 
     def put_if_absent(self, path: str, data: Buffer) -> None:
-        with self._request(path) as (obstore, client, key):
+        self._needs_write()
+        with self._requests.about(path) as (obstore, client, key):
             obstore.put(client, key, byte_view(data), mode="create", use_multipart=False)
 
     def upload(self, path: str, file: str | Path, *, check: Callable[[], None] | None = None) -> None:
+        """As Store says; above 32 MiB in parts, of which at most 64 MiB are in memory.
+
+        check is called when the last part is on its way. What it raises takes the parts back.
+        """
+        self._needs_write()
         checked_path(path)
         with open(os.fspath(file), "rb") as opened:
-            data = opened.read()
-        if check is not None:
-            check()
-        self.put(path, data)
+            size = os.fstat(opened.fileno()).st_size
+            if size <= _SINGLE_BYTES:
+                data = opened.read()
+                if check is not None:
+                    check()
+                self.put(path, data)
+                return
+            part_bytes = max(_PART_BYTES, -(-size // _MOST_PARTS))
+
+            def parts() -> Iterator[bytes]:
+                while part := opened.read(part_bytes):
+                    yield part
+                if check is not None:
+                    check()
+
+            with self._requests.about(path) as (obstore, client, key):
+                obstore.put(
+                    client,
+                    key,
+                    parts(),
+                    use_multipart=True,
+                    chunk_size=part_bytes,
+                    max_concurrency=_PARTS_AT_ONCE,
+                )
 
     def delete(self, path: str) -> None:
-        try:
-            with self._request(path) as (obstore, client, key):
-                obstore.delete(client, key)
-        except NotFoundError:
-            pass
+        self._needs_write()
+        with suppress(NotFoundError), self._requests.about(path) as (obstore, client, key):
+            obstore.delete(client, key)
 
     def folders(self, folder: str = "") -> list[str]:
-        prefix = self.place.key(checked_folder(folder))
-        with self._request(folder) as (obstore, client, _):
-            found = obstore.list_with_delimiter(client, prefix or None)["common_prefixes"]
-        return sorted({name.rstrip("/").rpartition("/")[2] for name in found})
+        listed = self._listed(folder, recursive=False)
+        return sorted({name.rstrip("/").rpartition("/")[2] for name in listed["common_prefixes"]})
 
     def list(self, folder: str = "", *, recursive: bool = True) -> list[FileInfo]:
-        prefix = self.place.key(checked_folder(folder))
-        with self._request(folder) as (obstore, client, _):
-            if recursive:
-                found = obstore.list(client, prefix or None, chunk_size=1000).collect()
-            else:
-                found = obstore.list_with_delimiter(client, prefix or None)["objects"]
-        return sorted(self._info(meta) for meta in found)
+        listed = self._listed(folder, recursive=recursive)
+        return sorted(self._info(meta, self.place.path(meta["path"])) for meta in listed["objects"])
 
     def close(self) -> None:
-        self._clients.clear()
+        self._requests.close()
 
     def _named(self, path: str) -> str:
         return f"{self.location}/{path}"
 
-    def _info(self, meta: Any) -> FileInfo:
-        path = meta["path"][len(self.place.prefix) :].lstrip("/") if self.place.prefix else meta["path"]
-        return FileInfo(path, meta["size"], meta["e_tag"] or "", meta["last_modified"].timestamp())
+    def _needs_write(self) -> None:
+        if not self.capabilities.write:
+            raise UnsupportedOperationError(self.location, "write or delete objects", "HTTP is for reading only")
 
-    @contextmanager
-    def _request(self, path: str) -> Iterator[tuple[Any, Any, str]]:
-        """obstore, this process's client, and the object's key; obstore's errors leave it as the store's."""
-        key = self.place.key(path and checked_path(path))
-        obstore = obstore_client()
-        client = self._clients.get(os.getpid())
-        if client is None:
-            client = self._clients[os.getpid()] = self.place.client(obstore)
+    def _info(self, meta: Any, path: str) -> FileInfo:
+        modified_s = float(int(meta["last_modified"].timestamp()))  # some listings know more digits than head() does
+        tag = (meta["e_tag"] or "").removeprefix("W/").strip('"')
+        return FileInfo(path, meta["size"], tag or f"{modified_s:.0f}-{meta['size']}", modified_s)
+
+    def _one(self, path: str, bounds: tuple[int, int]) -> "_Answer":
+        """Bytes bounds[0] to bounds[1] by one request, which also says of which version they are."""
         try:
-            yield obstore, client, key
-        except obstore_errors(obstore) as error:
-            renewable = self.place.options.credential_provider is not None
-            raise store_error(error, self._named(path), renewable=renewable) from None
+            with self._requests.about(path) as (obstore, client, key):
+                result = obstore.get(client, key, options={"range": bounds})
+                return _Answer(self._info(result.meta, path), memoryview(result.bytes()))
+        except PastEndError:
+            return _Answer(self.head(path), memoryview(b""))
+
+    def _many(self, found: FileInfo, spans: Sequence[Span], done: dict[Any, Any]) -> Sequence[memoryview]:
+        """The spans' bytes by as few calls as obstore needs to be quick; all of found's version."""
+        path = found.path
+
+        def call(first: int) -> Sequence[memoryview]:
+            some = spans[first : first + _SPANS_PER_CALL]
+            with self._requests.about(path) as (obstore, client, key):
+                bounds = {"starts": [span.start for span in some], "ends": [span.stop for span in some]}
+                views = [memoryview(part) for part in obstore.get_ranges(client, key, coalesce=0, **bounds)]
+            for span, view in zip(some, views, strict=True):
+                self._check_whole(path, span, view)
+            return views
+
+        try:
+            calls = answered(range(0, len(spans), _SPANS_PER_CALL), call, done, at_once=_CALLS_AT_ONCE)
+        except PastEndError:
+            calls = None
+        if self.head(path).version != found.version:  # after reading, so that what was read is good
+            raise ObjectChangedError(self._named(path))
+        if calls is None:
+            raise TemporaryStoreError(f"{self._named(path)}: a range within the object was said to be past its end")
+        return [view for views in calls for view in views]
+
+    def _check_whole(self, path: str, span: Span, data: memoryview) -> None:
+        if len(data) != span.stop - span.start:
+            raise TemporaryStoreError(
+                f"{self._named(path)}: {len(data)} of {span.stop - span.start} bytes came from byte {span.start} on"
+            )
+
+    def _pieces_of(self, path: str, result: Any, piece_bytes: int) -> Iterator[memoryview]:
+        with self._requests.about(path):
+            for chunk in result.stream(min_chunk_size=max(1, piece_bytes // 2)):
+                view = memoryview(chunk).toreadonly()
+                for begin in range(0, len(view), piece_bytes):
+                    yield view[begin : begin + piece_bytes]
+
+    def _listed(self, folder: str, *, recursive: bool) -> Any:
+        if not self.capabilities.listing:
+            raise UnsupportedOperationError(self.location, "list objects", "name the files to read")
+        prefix = self.place.key(checked_folder(folder)) or None
+        with self._requests.about(folder, folder=True) as (obstore, client, _):
+            if recursive:
+                return {"objects": obstore.list(client, prefix, chunk_size=1000).collect()}
+            return obstore.list_with_delimiter(client, prefix)
+
+
+class _Answer(NamedTuple):
+    """Bytes of an object, and what the same response said of it."""
+
+    found: FileInfo
+    data: memoryview

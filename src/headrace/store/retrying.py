@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,12 +59,22 @@ class RetryPolicy:
 
 @runtime_checkable
 class Resumable(Protocol):
-    """A store whose streams can begin anywhere, so that a broken one is gone on with."""
+    """A store that can go on with what broke off."""
 
     def stream(
         self, path: str, piece_bytes: int, start: int = 0, found: FileInfo | None = None
     ) -> tuple[FileInfo, Iterator[memoryview]]:
         """What the object is, and its bytes from start on in pieces; of found's version where that is given."""
+        ...
+
+    def read_ranges(
+        self,
+        path: str,
+        found: FileInfo | None,
+        wanted: tuple[NDArray[np.int64], NDArray[np.int64]],
+        done: dict[Any, Any],
+    ) -> list[memoryview]:
+        """get_ranges (with found: get_ranges_of) of wanted starts and lengths, keeping in done what came already."""
         ...
 
 
@@ -90,9 +100,15 @@ class RetryingStore(Store):
         return self._tried(path, lambda: self.store.get(path))
 
     def get_ranges(self, path: str, starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> list[memoryview]:
+        if isinstance(inner := self.store, Resumable):
+            done: dict[Any, Any] = {}
+            return self._tried(path, lambda: inner.read_ranges(path, None, (starts, lengths), done))
         return self._tried(path, lambda: self.store.get_ranges(path, starts, lengths))
 
     def get_ranges_of(self, found: FileInfo, starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> list[memoryview]:
+        if isinstance(inner := self.store, Resumable):
+            done: dict[Any, Any] = {}
+            return self._tried(found.path, lambda: inner.read_ranges(found.path, found, (starts, lengths), done))
         return self._tried(found.path, lambda: self.store.get_ranges_of(found, starts, lengths))
 
     def pieces(self, path: str, piece_bytes: int = PIECE_BYTES) -> Iterator[memoryview]:

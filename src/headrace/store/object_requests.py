@@ -1,0 +1,70 @@
+"""A process's connection to an object store: made at first use, made anew in a forked child and after credentials."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from headrace.errors import HeadraceError
+from headrace.store.object_errors import ObjectFault, store_error
+from headrace.store.object_places import ObjectPlace
+from headrace.store.obstore_client import Held, obstore_client
+from headrace.store.store import checked_folder, checked_path
+
+__all__ = ["ObjectRequests"]
+
+
+class _Connection:
+    """What one process has."""
+
+    def __init__(self, held: Held, renewed: bool) -> None:
+        self.held = held
+        self.renewed = renewed  # made because credentials had expired, and no request has gone well since
+
+
+class ObjectRequests:
+    """Requests to one place, from any process and thread; pickles as the place."""
+
+    def __init__(self, place: ObjectPlace) -> None:
+        self.place = place
+        self._connections: dict[int, _Connection] = {}  # process id -> its own
+
+    def __getstate__(self) -> ObjectPlace:
+        return self.place
+
+    def __setstate__(self, place: ObjectPlace) -> None:
+        self.__init__(place)  # type: ignore[misc]
+
+    def close(self) -> None:
+        """Let go of this process's connection; the next request makes another."""
+        self._connections.pop(os.getpid(), None)
+
+    @contextmanager
+    def about(self, path: str, *, folder: bool = False) -> Iterator[tuple[Any, Any, str]]:
+        """obstore, this process's client of it, and the key of the object, or with folder=True the folder, at path.
+
+        What obstore raises within becomes the store's error, and names the path.
+        """
+        key = self.place.key(checked_folder(path) if folder else checked_path(path))
+        obstore = obstore_client()
+        connection = self._connections.get(os.getpid())
+        if connection is None:
+            connection = self._connections[os.getpid()] = self._connected(obstore)
+        try:
+            yield obstore, connection.held.client, key
+        except HeadraceError:
+            raise
+        except (obstore.exceptions.BaseError, FileNotFoundError, ValueError) as error:
+            raise self._fault(obstore, connection, path, error) from None  # its text may hold a signature
+        else:
+            connection.renewed = False
+
+    def _connected(self, obstore: Any, *, renewed: bool = False) -> _Connection:
+        return _Connection(Held(self.place.client(obstore)), renewed)
+
+    def _fault(self, obstore: Any, connection: _Connection, path: str, error: Exception) -> HeadraceError:
+        fault = ObjectFault(error)
+        renewable = self.place.options.credential_provider is not None and fault.may_be_expiry()
+        if renewable and self._connections.get(os.getpid()) is connection and not connection.renewed:
+            self._connections[os.getpid()] = self._connected(obstore, renewed=True)  # which asks the provider again
+        return store_error(fault, self.place.named(path), self.place.kind, renewed=renewable and not connection.renewed)

@@ -3,11 +3,12 @@
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import TypeVar, cast
 
-__all__ = ["AT_ONCE", "at_once"]
+__all__ = ["AT_ONCE", "FILES_AT_ONCE", "at_once"]
 
 AT_ONCE = 32  # requests of one process
+FILES_AT_ONCE = 8  # of them such that fetch whole files, which take memory and the network for themselves
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -15,14 +16,23 @@ R = TypeVar("R")
 _pools: dict[int, ThreadPoolExecutor] = {}  # process id -> its own: after a fork the parent's threads are gone
 
 
-def at_once(function: Callable[[T], R], arguments: Sequence[T]) -> list[R]:
-    """function of each argument, in order, by up to AT_ONCE threads; the first error in that order is raised.
+def at_once(function: Callable[[T], R], arguments: Sequence[T], most: int = AT_ONCE) -> list[R]:
+    """function of each argument, in order, by up to `most` threads; the first error in that order is raised.
 
-    function must not call at_once() itself: it would wait for threads that wait for it.
+    function must not call at_once() itself with more than one argument: it would wait for threads that wait for it.
     """
     if len(arguments) < 2:
         return [function(argument) for argument in arguments]
-    return list(_pool().map(function, arguments))
+    if most >= AT_ONCE:
+        return list(_pool().map(function, arguments))
+
+    def every(first: int) -> list[R]:
+        return [function(argument) for argument in arguments[first::most]]
+
+    found: list[R | None] = [None] * len(arguments)
+    for first, results in enumerate(_pool().map(every, range(min(most, len(arguments))))):
+        found[first::most] = results
+    return cast("list[R]", found)
 
 
 def _pool() -> ThreadPoolExecutor:

@@ -12,6 +12,7 @@ from collections.abc import Collection, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.datasets.round_trips import FILES_AT_ONCE
 from headrace.datasets.sources import Source
 from headrace.errors import CorruptShardError, DamagedObjectError, NotFoundError, TruncatedReadError
 from headrace.store import FileInfo
@@ -59,7 +60,7 @@ class ShardFiles:
         mapped = [shard for shard in shards if not self.held[shard]]
         if len(mapped) < len(shards):
             self._pins([shard for shard in shards if self.held[shard]])  # all together
-        views = self.source.at_once(self._view, shards)
+        views = self.source.at_once(self._view, shards, FILES_AT_ONCE)
         if mapped and not self.source.keeps_copies:
             self._check(mapped)
         for shard, view in zip(shards, views, strict=True):
@@ -93,18 +94,14 @@ class ShardFiles:
 
     def _ranges(self, pinned: tuple[Request, FileInfo]) -> list[memoryview]:
         (shard, starts, num_bytes), pin = pinned
-        begins, counts, owners = _joined(starts, num_bytes)
         try:
-            joined = self.source.read(pin, begins, counts)
+            return self.source.read(pin, starts, num_bytes)
         except NotFoundError:
             self.source.check([shard])
             raise self._missing(shard) from None
         except TruncatedReadError as error:
             self.source.check([shard])
             raise self._wrong_size(shard, error.size) from error
-        insides = starts - begins[owners]
-        places = zip(owners.tolist(), insides.tolist(), (insides + num_bytes).tolist(), strict=True)
-        return [joined[owner][begin:end] for owner, begin, end in places]
 
     def _pins(self, shards: Sequence[int]) -> list[FileInfo]:
         names = [self.names[shard] for shard in shards]
@@ -186,18 +183,3 @@ class ShardViews:
     def _map(self, shards: Collection[int]) -> None:
         missing = [shard for shard in dict.fromkeys(shards) if shard not in self._views]
         self._views.update(zip(missing, self.files.views(missing), strict=True))
-
-
-def _joined(
-    starts: NDArray[np.int64], num_bytes: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Ranges that touch or overlap made one: their starts, their sizes, and for each given range which one holds it."""
-    order = np.argsort(starts, kind="stable")
-    begins, ends = starts[order], np.maximum.accumulate((starts + num_bytes)[order])
-    is_first = np.ones(len(order), np.bool_)
-    is_first[1:] = begins[1:] > ends[:-1]
-    firsts = np.flatnonzero(is_first)
-    lasts = np.append(firsts[1:], len(order))[: len(firsts)] - 1
-    owners = np.empty(len(order), np.int64)
-    owners[order] = np.cumsum(is_first) - 1
-    return begins[firsts], ends[lasts] - begins[firsts], owners

@@ -20,7 +20,7 @@ from typing import Literal, TypeVar, cast, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.datasets.round_trips import at_once
+from headrace.datasets.round_trips import AT_ONCE, at_once
 from headrace.errors import DatasetChangedError, NotFoundError, ObjectChangedError, OptionError
 from headrace.store import DatasetFile, FileInfo, Store
 
@@ -28,6 +28,8 @@ __all__ = ["LARGEST_FETCHED_BYTES", "Access", "Source", "checked_access", "read_
 
 Access = Literal["auto", "files", "ranges"]
 LARGEST_FETCHED_BYTES = 256 << 20  # by access="auto"; a random read of a larger file must not wait for all of it
+
+_MOST_TRIES = 100  # to read an object that somebody keeps replacing
 
 Int64s = NDArray[np.int64]
 T = TypeVar("T")
@@ -80,9 +82,11 @@ class Source:
             return np.ones(len(sizes_bytes), np.bool_)
         return sizes_bytes <= LARGEST_FETCHED_BYTES
 
-    def at_once(self, function: Callable[[T], R], arguments: Sequence[T]) -> list[R]:
-        """function of each, in order; at the same time where each is a round trip."""
-        return at_once(function, arguments) if self.is_remote else [function(argument) for argument in arguments]
+    def at_once(self, function: Callable[[T], R], arguments: Sequence[T], most: int = AT_ONCE) -> list[R]:
+        """function of each, in order; up to `most` at the same time where each is a round trip."""
+        if self.is_remote:
+            return at_once(function, arguments, most)
+        return [function(argument) for argument in arguments]
 
     def check(self, shards: Iterable[int]) -> None:
         """DatasetChangedError unless the evidence for these shards stands; to be asked after reading."""
@@ -112,11 +116,16 @@ class Source:
         return [pins.get(name) for name in names]
 
     def read(self, pin: FileInfo, starts: Int64s, lengths: Int64s) -> list[memoryview]:
-        """These ranges of the file, in one request; DatasetChangedError where it is another one by now."""
+        """These ranges of the file, in request order; neighbours are read as one. DatasetChangedError where it is
+        another file by now."""
+        begins, counts, owners = _joined(starts, lengths)
         try:
-            return self.store.get_ranges_of(pin, starts, lengths)
+            joined = self.store.get_ranges_of(pin, begins, counts)
         except ObjectChangedError:
             raise self.changed(pin.path) from None
+        insides = starts - begins[owners]
+        places = zip(owners.tolist(), insides.tolist(), (insides + lengths).tolist(), strict=True)
+        return [joined[owner][begin:end] for owner, begin, end in places]
 
     def changed(self, path: str) -> DatasetChangedError:
         """The error to raise where a file is another one."""
@@ -145,8 +154,11 @@ class Source:
 
 
 def read_whole(store: Store, path: str) -> tuple[bytes, FileInfo] | None:
-    """The object, and what the store says of it, of one and the same version; None where there is none."""
-    while True:
+    """The object, and what the store says of it, of one and the same version; None where there is none.
+
+    DatasetChangedError where it is replaced again and again.
+    """
+    for _ in range(_MOST_TRIES):
         try:
             found = store.head(path)
             if store.capabilities.remote:  # a request less
@@ -159,3 +171,19 @@ def read_whole(store: Store, path: str) -> tuple[bytes, FileInfo] | None:
             return None
         except ObjectChangedError:
             continue
+    raise DatasetChangedError(store.location, f"{path} is replaced again and again")
+
+
+def _joined(
+    starts: NDArray[np.int64], num_bytes: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Ranges that touch or overlap made one: their starts, their sizes, and for each given range which one holds it."""
+    order = np.argsort(starts, kind="stable")
+    begins, ends = starts[order], np.maximum.accumulate((starts + num_bytes)[order])
+    is_first = np.ones(len(order), np.bool_)
+    is_first[1:] = begins[1:] > ends[:-1]
+    firsts = np.flatnonzero(is_first)
+    lasts = np.append(firsts[1:], len(order))[: len(firsts)] - 1
+    owners = np.empty(len(order), np.int64)
+    owners[order] = np.cumsum(is_first) - 1
+    return begins[firsts], ends[lasts] - begins[firsts], owners

@@ -11,7 +11,7 @@ import xxhash
 
 from headrace.errors import OptionError
 
-__all__ = ["HASH_NAMES", "Digests", "checked_hashes", "digests"]
+__all__ = ["HASH_NAMES", "Digests", "checked_hashes", "digests", "new_digest"]
 
 Buffer = bytes | bytearray | memoryview
 
@@ -63,7 +63,7 @@ class Digests:
     """Several digests of one stream of bytes, taken while it passes."""
 
     def __init__(self, names: Iterable[str]) -> None:
-        self._hashes = {name: _new(name) for name in checked_hashes(names)}
+        self._hashes = {name: new_digest(name) for name in checked_hashes(names)}
 
     def update(self, data: Buffer) -> None:
         """The bytes that follow; a view must be contiguous."""
@@ -82,7 +82,8 @@ def digests(names: Iterable[str], data: Buffer) -> dict[str, str]:
     return taken.hex()
 
 
-def _new(name: str) -> _Hash:
+def new_digest(name: str) -> _Hash:
+    """What takes one of these digests, piece by piece."""
     if name.startswith("xxh"):
         return cast("_Hash", getattr(xxhash, name)())
     # They detect damage, so they are allowed where a system's policy forbids md5 and sha1 for security.

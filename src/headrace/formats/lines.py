@@ -76,10 +76,12 @@ class LineShards:
         """The file of offsets."""
         return offset_table(0, sizes) + self._config
 
-    def offsets(self, data: memoryview, meta: memoryview | None, num_samples: int) -> Offsets:
+    def offsets(
+        self, data: memoryview, meta: memoryview | None, num_samples: int, data_bytes: int | None = None
+    ) -> Offsets:
         """The offsets in the meta file, checked."""
         assert meta is not None
-        offsets = offsets_in(meta, num_samples, len(data))
+        offsets = offsets_in(meta, num_samples, len(data) if data_bytes is None else data_bytes)
         if offsets[0] != 0:
             raise ValueError(f"its first sample begins at byte {offsets[0]}, not at 0")
         return offsets

@@ -67,8 +67,13 @@ class SampleShards(Protocol):
         """The whole file of offsets; None for a format without one."""
         ...
 
-    def offsets(self, data: memoryview, meta: memoryview | None, num_samples: int) -> Offsets:
-        """Where each sample begins and the last one ends, checked; ValueError where they make no sense."""
+    def offsets(
+        self, data: memoryview, meta: memoryview | None, num_samples: int, data_bytes: int | None = None
+    ) -> Offsets:
+        """Where each sample begins and the last one ends, checked; ValueError where they make no sense.
+
+        Of a data file of data_bytes bytes, data may be the bytes before the first sample, or more of it.
+        """
         ...
 
     def decoder(self, columns: Sequence[str] | None = None) -> Decode:

@@ -96,10 +96,12 @@ class XsvShards:
         """The file of offsets."""
         return offset_table(len(self._header), sizes) + self._config
 
-    def offsets(self, data: memoryview, meta: memoryview | None, num_samples: int) -> Offsets:
+    def offsets(
+        self, data: memoryview, meta: memoryview | None, num_samples: int, data_bytes: int | None = None
+    ) -> Offsets:
         """The offsets in the meta file, checked."""
         assert meta is not None
-        offsets = offsets_in(meta, num_samples, len(data))
+        offsets = offsets_in(meta, num_samples, len(data) if data_bytes is None else data_bytes)
         if data[: int(offsets[0])] != self._header:
             header = self._header.decode()
             raise ValueError(

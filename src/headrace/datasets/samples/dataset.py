@@ -2,7 +2,7 @@
 
 import operator
 from collections.abc import Iterator, Sequence
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,14 +16,15 @@ from headrace.datasets.samples.options import Place, opened_place
 from headrace.datasets.samples.parts import below
 from headrace.datasets.samples.sample_formats import SampleFormats, columns_of
 from headrace.datasets.samples.shard_index import ShardIndex
+from headrace.datasets.sources import Access, checked_access, read_whole
 from headrace.datasets.verification import Damage
-from headrace.errors import DatasetChangedError, NoDatasetError, NotFoundError, OptionError, UnfinishedDatasetError
+from headrace.errors import DatasetChangedError, NoDatasetError, OptionError, UnfinishedDatasetError
 from headrace.formats.mds.encodings import Encoding
 from headrace.store import FolderStore, LocalStore, Store
 
 __all__ = ["LocalDataset", "SampleDataset", "opened_folder"]
 
-_READS = 100  # of an index that somebody keeps replacing
+_READS = 100  # of an index that appears and goes away again
 
 
 class SampleDataset(ShardDataset[OpenSamples]):
@@ -51,6 +52,7 @@ class SampleDataset(ShardDataset[OpenSamples]):
         encodings: Sequence[Encoding] = (),
         verify: bool = False,
         decompressed_bytes: int = 1 << 28,
+        access: str = "auto",
     ) -> None:
         places = [directory] if isinstance(directory, Place) else directory
         if not isinstance(places, Sequence) or not places:
@@ -62,7 +64,8 @@ class SampleDataset(ShardDataset[OpenSamples]):
             raise OptionError("columns", columns, "a list of column names, or None for all")
         formats = SampleFormats(self._columns, tuple(encodings), allow_unsafe_types=allow_unsafe_types)
         stores = [_split_store(place, split) for place in places]
-        super().__init__(_SampleFolders(stores, formats, verify, decompressed_bytes))
+        reading = _Reading(verify, decompressed_bytes, checked_access(access))
+        super().__init__(_SampleFolders(stores, formats, reading))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(map(repr, self._folders.locations))})"
@@ -179,14 +182,21 @@ class LocalDataset(SampleDataset):
         return len(self)
 
 
+class _Reading(NamedTuple):
+    """How OpenSamples reads."""
+
+    verify: bool
+    decompressed_bytes: int
+    access: Access
+
+
 class _SampleFolders:
     """The directories of a dataset, and how to read them: its configuration."""
 
-    def __init__(self, stores: list[Store], formats: SampleFormats, verify: bool, decompressed_bytes: int) -> None:
+    def __init__(self, stores: list[Store], formats: SampleFormats, reading: "_Reading") -> None:
         self.stores = stores
         self._formats = formats
-        self._verify = verify
-        self._decompressed_bytes = decompressed_bytes
+        self._reading = reading
 
     @property
     def locations(self) -> list[str]:
@@ -198,7 +208,7 @@ class _SampleFolders:
 
     def open_shards(self) -> OpenSamples:
         folders = [opened_folder(store) for store in self.stores]
-        return OpenSamples(folders, self._formats, verify=self._verify, decompressed_bytes=self._decompressed_bytes)
+        return OpenSamples(folders, self._formats, **self._reading._asdict())
 
     def describe(self) -> dict[str, Any]:
         return self.described(self.open_shards())
@@ -244,13 +254,10 @@ def opened_folder(store: Store) -> Folder:
     """The index there, read; NoDatasetError, UnfinishedDatasetError or ManifestError say why there is none."""
     where = below(store.location, INDEX)
     for _ in range(_READS):
-        try:
-            info = store.head(INDEX)
-            raw = store.get(INDEX)
-            if info == store.head(INDEX):
-                return Folder(store, ShardIndex(raw, where), info)
-        except NotFoundError:
-            _refuse_without_index(store)
+        if (found := read_whole(store, INDEX)) is not None:
+            raw, info = found
+            return Folder(store, ShardIndex(raw, where), info)
+        _refuse_without_index(store)
     raise DatasetChangedError(store.location, "its index is replaced again and again")
 
 

@@ -53,9 +53,11 @@ class MdsShards:
         """None: the offsets stand in the data file."""
         return None
 
-    def offsets(self, data: memoryview, meta: memoryview | None, num_samples: int) -> Offsets:
+    def offsets(
+        self, data: memoryview, meta: memoryview | None, num_samples: int, data_bytes: int | None = None
+    ) -> Offsets:
         """The offsets at the beginning of the file, checked."""
-        offsets = offsets_in(data, num_samples, len(data))
+        offsets = offsets_in(data, num_samples, len(data) if data_bytes is None else data_bytes)
         # The header between them is not read: the index says the same, and decides.
         if offsets[0] < 4 * (num_samples + 2):
             raise ValueError(f"its first sample begins at byte {offsets[0]}, inside its own offsets")

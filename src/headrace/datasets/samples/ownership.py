@@ -30,7 +30,11 @@ class Ownership:
 
     def take(self, store: Store) -> None:
         """Take the store; ShardOwnedError while somebody alive has it."""
-        self._leases.append(leased(store))
+        self.hold(store, leased(store))
+
+    def hold(self, store: Store, lease: Lease) -> None:
+        """Answer for this lease, too."""
+        self._leases.append(lease)
         self.stores.append(store)
 
     def check(self) -> None:

@@ -1,0 +1,139 @@
+"""One file's way from one store to another: read once, checked on the way, whole before it has its name."""
+
+import contextlib
+import tempfile
+from collections.abc import Callable, Iterator
+
+from headrace.datasets.copying.contents import CopiedFile
+from headrace.datasets.samples.withdrawal import PART
+from headrace.errors import DatasetChangedError, HeadraceError, StoreError
+from headrace.formats.digests import new_digest
+from headrace.store import FileInfo, Store, attempt_id
+from headrace.store.below import directory_of
+
+__all__ = ["DamagedCopyError", "StoppedError", "Transfer"]
+
+_IN_MEMORY_BYTES = 8 << 20  # up to here a file goes up from memory
+_TRIES = 3
+
+
+class DamagedCopyError(HeadraceError):
+    """What was read has another digest than recorded; the text says which."""
+
+
+class StoppedError(HeadraceError):
+    """Another file failed, or the user has enough."""
+
+
+class Transfer:
+    """Copies files; the same object serves many threads.
+
+    tell hears how many bytes were read, check raises where the destination is somebody else's now, and stopped tells
+    whether to give up. private is the folder of a writer's notes.
+    """
+
+    def __init__(
+        self,
+        source: Store,
+        target: Store,
+        *,
+        private: str,
+        tell: Callable[[int], None],
+        check: Callable[[], None],
+        stopped: Callable[[], bool],
+    ) -> None:
+        self._source, self._target, self._private = source, target, private
+        self._tell, self._check, self._stopped = tell, check, stopped
+
+    def copy(self, file: CopiedFile) -> FileInfo:
+        """Copy the file; what the destination says of it comes back.
+
+        DamagedCopyError where the source does not have what is recorded, StoreError where a store fails.
+        """
+        for attempt in range(_TRIES):
+            is_last = attempt + 1 == _TRIES
+            try:
+                self._store(file)
+            except DamagedCopyError:
+                if is_last:
+                    raise
+                self._tell(-file.size_bytes)
+                continue  # perhaps it was damaged on the way
+            found = self._target.head(file.path)
+            if found.size_bytes == file.size_bytes:
+                return found
+            self._target.delete(file.path)
+            self._tell(-file.size_bytes)
+        where = f"{self._target.location}/{file.path}"
+        raise StoreError(
+            f"{where}: the store kept {found.size_bytes} of {file.size_bytes} bytes, though it said that all was well"
+        )
+
+    def _store(self, file: CopiedFile) -> None:
+        if self._target.capabilities.rename:
+            self._store_by_renaming(file)
+        elif file.size_bytes <= _IN_MEMORY_BYTES:
+            data = b"".join(self._checked_pieces(file))
+            self._check()
+            self._target.put(file.path, data)
+        else:
+            with self._file_of(file) as path:
+                self._target.upload(file.path, path, check=self._check)
+
+    def _store_by_renaming(self, file: CopiedFile) -> None:
+        part = f"{self._private}/{attempt_id()}{PART}"
+        self._target.make_folder(self._private)
+        if folder := file.path.rpartition("/")[0]:
+            self._target.make_folder(folder)
+        writer = self._target.open_writer(part)
+        try:
+            try:
+                for piece in self._checked_pieces(file):
+                    writer.write(piece)
+                writer.sync()
+            finally:
+                writer.close()
+            self._check()
+            self._target.rename(part, file.path)
+        except BaseException:
+            with contextlib.suppress(StoreError):
+                self._target.delete(part)
+            raise
+
+    @contextlib.contextmanager
+    def _file_of(self, file: CopiedFile) -> Iterator[str]:
+        """A file of this machine with the content, checked."""
+        directory = directory_of(self._source)
+        if directory is not None:
+            before = self._source.head(file.path)
+            for _ in self._checked_pieces(file):
+                pass
+            yield str(directory / file.path)
+            if self._source.head(file.path) != before:
+                raise DatasetChangedError(self._source.location, f"{file.path} was replaced while it was copied")
+            return
+        with tempfile.NamedTemporaryFile(prefix="headrace-") as spool:
+            for piece in self._checked_pieces(file):
+                spool.write(piece)
+            spool.flush()
+            yield spool.name
+
+    def _checked_pieces(self, file: CopiedFile) -> Iterator[memoryview]:
+        digest = new_digest(file.hash_name) if file.hash_name else None
+        size_bytes = 0
+        for piece in self._source.pieces(file.path):
+            if self._stopped():
+                raise StoppedError(f"{file.path}: stopped before it was copied")
+            if digest is not None:
+                digest.update(piece)
+            size_bytes += len(piece)
+            self._tell(len(piece))
+            yield piece
+        if size_bytes != file.size_bytes:
+            problem = f"{file.path} has {size_bytes} bytes, but {file.size_bytes} are recorded"
+            self._tell(file.size_bytes - size_bytes)
+            raise DamagedCopyError(problem)
+        if digest is not None and digest.hexdigest() != file.digest:
+            raise DamagedCopyError(
+                f"{file.path} has the {file.hash_name} digest {digest.hexdigest()}, but {file.digest} is recorded"
+            )

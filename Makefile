@@ -47,6 +47,7 @@ slow: setup      ## the slow tests that belong to no suite of their own
 GUIDELOOM := .venv-guideloom/.ready
 STREAMING := .venv-streaming/.ready
 D9D := .venv-d9d/.ready
+PEERS := .venv-peers/.ready
 PYTHON313 ?=
 
 $(GUIDELOOM):
@@ -78,6 +79,13 @@ $(D9D): tests/interop/d9d_requirements.txt
 	  && touch $@ \
 	  || { rm -rf $(@D); echo "d9d could not be installed (see above): it is left out"; }
 
+$(PEERS): benchmarks/peers_requirements.txt
+	@rm -rf $(@D)
+	@$(PYTHON) -m venv $(@D) \
+	  && $(@D)/bin/pip install --quiet --disable-pip-version-check --no-compile -r $< \
+	  && touch $@ \
+	  || { rm -rf $(@D); echo "boto3 and s3fs could not be installed (see above): they are left out"; }
+
 interop: setup $(GUIDELOOM) $(STREAMING) $(D9D)  ## against the real peers: each reads ours, we read its
 	HEADRACE_GUIDELOOM_PYTHON=$(CURDIR)/.venv-guideloom/bin/python \
 	HEADRACE_STREAMING_PYTHON=$(CURDIR)/.venv-streaming/bin/python \
@@ -101,7 +109,7 @@ $(SERVERS): tests/servers/requirements.txt tests/servers/package.json
 remote: setup servers  ## the tests against real object stores, which they start and end themselves
 	$(BIN)/python -m pytest tests -m servers -n 2 --dist loadfile --timeout=300 -rs
 
-bench: setup $(GUIDELOOM) $(STREAMING) $(D9D)  ## every claim of speed, interleaved with what it is compared to
+bench: setup $(GUIDELOOM) $(STREAMING) $(D9D) $(PEERS) servers  ## every claim of speed, interleaved with what it is compared to
 	$(BIN)/python -m benchmarks.gather --check
 	$(BIN)/python -m benchmarks.loader --check $(if $(wildcard .venv-guideloom/bin/python),--guideloom .venv-guideloom/bin/python)
 	$(BIN)/python -m benchmarks.writing --check $(if $(wildcard .venv-guideloom/bin/python),--guideloom .venv-guideloom/bin/python)
@@ -114,9 +122,11 @@ bench: setup $(GUIDELOOM) $(STREAMING) $(D9D)  ## every claim of speed, interlea
 	$(BIN)/python -m benchmarks.orders --check
 	$(BIN)/python -m benchmarks.packs --check $(if $(wildcard .venv-d9d/bin/python),--d9d .venv-d9d/bin/python)
 	$(BIN)/python -m benchmarks.trainer --check
+	$(BIN)/python -m benchmarks.remote --check $(if $(wildcard .venv-peers/bin/python),--peers .venv-peers/bin/python) $(if $(wildcard .venv-streaming/bin/python),--streaming .venv-streaming/bin/python)
+	$(BIN)/python -m benchmarks.warm_cache --check
 
 docs: setup      ## every block and link of README and docs
 	$(BIN)/python -m pytest tests/docs
 
 clean:           ## remove what the targets made
-	rm -rf $(VENV) .venv-guideloom .venv-streaming .venv-d9d .venv-servers .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+	rm -rf $(VENV) .venv-guideloom .venv-streaming .venv-d9d .venv-peers .venv-servers .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist

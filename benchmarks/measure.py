@@ -24,6 +24,7 @@ from typing import Any, Literal, NamedTuple, Self
 import numpy as np
 
 __all__ = [
+    "CLOSE_ROUNDS",
     "ROUNDS",
     "WINDOW",
     "Bound",
@@ -159,21 +160,28 @@ def print_table(seconds: Mapping[str, Sequence[Seconds]], yardstick: str, unit: 
         print(f"  {name:40} {' '.join(cells)}")
 
 
-def against_fastest(ours: Mapping[str, Side], others: Mapping[str, Side], unit: str) -> float:
-    """How many times as fast as the fastest of the others the first of ours is, by processor time; prints both tables.
+def against_fastest(
+    ours: Mapping[str, Side],
+    others: Mapping[str, Side],
+    unit: str,
+    clock: Literal["wall", "cpu"] = "cpu",
+    rounds: int = CLOSE_ROUNDS,
+) -> float:
+    """How many times as fast as the fastest of the others the first of ours is, by this clock; prints both tables.
 
     All sides take a few turns, which tells the fastest; then those two alone take many short ones, since a neighbour
     that comes and goes between them is what spoils a ratio.
     """
     seconds = interleaved({**ours, **others}, 3)
-    medians = {name: statistics.median(one.cpu for one in seconds[name]) for name in others}
+    of = attrgetter(clock)
+    medians = {name: statistics.median(of(one) for one in seconds[name]) for name in others}
     fastest = min(medians, key=medians.__getitem__)
     print_table(seconds, fastest, unit)
     first = next(iter(ours))
-    print(f"  alone with the fastest, {CLOSE_ROUNDS} rounds")
-    seconds = interleaved({first: ours[first], fastest: others[fastest]}, CLOSE_ROUNDS)
+    print(f"  alone with the fastest, {rounds} rounds")
+    seconds = interleaved({first: ours[first], fastest: others[fastest]}, rounds)
     print_table(seconds, fastest, unit)
-    return ratios(seconds, fastest, "cpu")[first]
+    return ratios(seconds, fastest, clock)[first]
 
 
 def conclude(bounds: Sequence[Bound], check: bool) -> int:

@@ -1,12 +1,16 @@
 """A dataset in a remote store, and a cache before it: what the tests of the cache have in common."""
 
+import contextlib
+import os
+import time
 import zlib
 from pathlib import Path
 
 import xxhash
 
-from headrace import CachedStore, MemoryStore
+from headrace import CachedStore, LocalStore, MemoryStore
 from headrace.store import DatasetFile, StoredForm
+from headrace.store.store import PIECE_BYTES
 from headrace.testing import FaultStore
 
 NAMES = [f"shard_{number:02}.bin" for number in range(10)]
@@ -71,3 +75,39 @@ def on_their_way(directory):
 def fetches(remote, path="*"):
     """How many times files were read whole from the store."""
     return remote.count("pieces", path) + remote.count("get", path) + remote.count("get_ranges_of", path)
+
+
+class LoggedRemote(LocalStore):
+    """A directory that stands for a remote store among processes: slow if wished, and it notes who reads what."""
+
+    def __init__(self, root, log, *, pause_s=0.0, piece_bytes=1 << 14):
+        super().__init__(root, fsync=False)
+        self.capabilities = self.capabilities._replace(view=False, rename=False, remote=True)
+        self.log, self.pause_s, self.piece_bytes = str(log), pause_s, piece_bytes
+
+    def pieces(self, path, piece_bytes=PIECE_BYTES):
+        descriptor = os.open(self.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        os.write(descriptor, f"{os.getpid()} {path}\n".encode())  # one write: lines of processes never mix
+        os.close(descriptor)
+        for piece in super().pieces(path, self.piece_bytes):
+            if self.pause_s:
+                time.sleep(self.pause_s)
+            yield piece
+
+    def fetched(self):
+        """The (pid, path) of each whole read, in order."""
+        lines = Path(self.log).read_text().splitlines() if Path(self.log).exists() else []
+        return [(int(line.split(" ")[0]), line.split(" ", 1)[1]) for line in lines]
+
+
+def usage(directory):
+    """Bytes of the kept files, and of those on their way."""
+    total, way = 0, 0
+    top = Path(directory, "headrace-cache/1")
+    for path in top.rglob("*"):
+        with contextlib.suppress(OSError):
+            if path.is_file() and path.parent.name == "downloads":
+                way += path.stat().st_size
+            elif path.is_file() and "files" in path.parts:
+                total += path.stat().st_size
+    return total, way

@@ -9,6 +9,7 @@
 `eviction.py` how one goes, `prefetching.py` how they come ahead of their use.
 """
 
+import contextlib
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -160,6 +161,8 @@ class CachedStore(_Through):
         self._make_parts()
 
     def of_dataset(self, fingerprint: str, file: Callable[[str], DatasetFile]) -> Store:
+        with contextlib.suppress(OSError):  # a directory that cannot be written may have all that is needed
+            self._copies.folder.remove_dead()
         dataset = CachedDataset(self.store, fingerprint, file, self._downloads)
         self._prefetchers.add(dataset.prefetcher)
         return dataset
@@ -263,8 +266,10 @@ class CachedDataset(_Through):
             if expected.stored is not None:
                 stored = expected.stored._replace(file=_checkable(expected.stored.file))
                 expected = expected._replace(stored=stored)
-            entry = self._copies.folder.entry(self.fingerprint, path)
-            found = self._known[path] = Wanted(self.store, path, expected, entry, self.fingerprint)
+            folder = self._copies.folder
+            entry = folder.entry(self.fingerprint, path)
+            stamp_ns = folder.stamp_ns(entry, expected)
+            found = self._known[path] = Wanted(self.store, path, expected, entry, self.fingerprint, stamp_ns)
         return found
 
     def _fetched(self, wanted: Wanted) -> memoryview:

@@ -24,7 +24,6 @@ import re
 import stat
 import time
 from collections.abc import Iterator
-from enum import Enum
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -38,7 +37,7 @@ from headrace.store.file_locks import LockTable
 from headrace.store.identity import ATTEMPT_PATTERN, attempt_id, parsed_identity, process_identity
 from headrace.store.store import DatasetFile
 
-__all__ = ["CacheFolder", "Entry", "Found", "State", "Temporary"]
+__all__ = ["CacheFolder", "Entry", "Found", "Temporary"]
 
 _TREE = "headrace-cache/1"  # raised when the layout changes, so that two versions never touch each other's files
 _LONGEST_STEM = 180
@@ -64,14 +63,6 @@ class Found(NamedTuple):
     full_path: str
     size_bytes: int
     used_ns: int  # when it was last mapped
-
-
-class State(Enum):
-    """What can be said of a file by looking at it."""
-
-    WHOLE = "it is as it was when it was checked"
-    UNSURE = "its size is right, and its content has to be checked"
-    DAMAGED = "its size is wrong, or it was changed since it was checked"
 
 
 class Temporary:
@@ -132,20 +123,16 @@ class CacheFolder:
         name = f"{dataset}/{stem}.{tag}"
         return Entry(name, tag, os.path.join(self.root, "files", name))
 
-    def state(self, entry: Entry, status: os.stat_result, expected: DatasetFile) -> State:
-        """What can be said of the entry's file, whose status is given."""
-        if status.st_size != expected.size_bytes:
-            return State.DAMAGED
-        has_digest = bool(expected.digest)
-        if status.st_mtime_ns == _stamp_ns(entry, status.st_size, has_digest=has_digest):
-            return State.WHOLE
-        return State.UNSURE if has_digest else State.DAMAGED
+    def stamp_ns(self, entry: Entry, expected: DatasetFile) -> int:
+        """The time that the entry's file bears once it was checked in this boot of the machine."""
+        identity = parsed_identity(process_identity()) if expected.digest else None
+        text = f"{entry.name}\0{expected.size_bytes}\0{identity.boot if identity else ''}"
+        return (_STAMPS_FROM_S + int(_digest(text, 8), 16) % _STAMPS) * 1_000_000_000
 
-    def stamp(self, entry: Entry, descriptor: int, expected: DatasetFile, *, checked: bool) -> None:
-        """Mark the open file as used now and, where it was checked as far as can be, as checked."""
+    def stamp(self, descriptor: int, stamp_ns: int | None) -> None:
+        """Mark the open file as used now and, with a stamp, as checked."""
         now = time.time_ns()
-        stamp = _stamp_ns(entry, expected.size_bytes, has_digest=bool(expected.digest))
-        os.utime(descriptor, ns=(now, stamp if checked else now))
+        os.utime(descriptor, ns=(now, now if stamp_ns is None else stamp_ns))
 
     def touch(self, descriptor: int, status: os.stat_result) -> None:
         """Mark the open file as used now; where that is not allowed, it is not."""
@@ -245,15 +232,7 @@ class CacheFolder:
         """Tell those who wait for the entry; where that cannot be written, each of them finds out by itself."""
         fields = {name: value for name, value in vars(error).items() if isinstance(value, str | int | float)}
         record = {"error": type(error).__name__, "args": [str(text) for text in error.args], "fields": fields}
-        path = self._failure_path(entry)
-        temporary = f"{path}.{attempt_id()}"
-        with contextlib.suppress(OSError):
-            descriptor = self.create(temporary)
-            try:
-                files.write_all(descriptor, memoryview(msgspec.json.encode(record)))
-            finally:
-                os.close(descriptor)
-            os.rename(temporary, path)
+        self._note(self._failure_path(entry), record)
 
     def forget_failure(self, entry: Entry) -> None:
         """The entry is there: how it failed before is of no interest."""
@@ -262,26 +241,33 @@ class CacheFolder:
 
     def label(self, fingerprint: str, location: str) -> None:
         """Note for people what the dataset is, if that is not noted yet."""
-        path = os.path.join(self.root, "datasets", f"{_digest(fingerprint, 16)}.json")
-        if not os.path.exists(path):
-            with contextlib.suppress(OSError):
-                descriptor = self.create(path)
-                try:
-                    text = msgspec.json.encode({"fingerprint": fingerprint, "location": location})
-                    files.write_all(descriptor, memoryview(text))
-                finally:
-                    os.close(descriptor)
+        dataset = _digest(fingerprint, 16)
+        if not self.labelled(dataset):
+            self._note(self._label_path(dataset), {"fingerprint": fingerprint, "location": location})
 
     def labelled(self, dataset: str) -> dict[str, str]:
         """What label() noted for the folder of a dataset; {} where nothing can be read."""
         try:
-            with open(os.path.join(self.root, "datasets", f"{dataset}.json"), "rb") as file:
+            with open(self._label_path(dataset), "rb") as file:
                 return msgspec.json.decode(file.read(), type=dict[str, str])
         except (OSError, msgspec.MsgspecError):
             return {}
 
     def _on_their_way(self) -> list[str]:
         return [name for name in _names(self.download_path("")) if _DOWNLOAD.fullmatch(name)]
+
+    def _note(self, path: str, record: dict[str, Any]) -> None:
+        """Write a small file in place of another. Half a one is as good as none for those who read it."""
+        with contextlib.suppress(OSError):
+            files.unlink_if_there(path)
+            descriptor = self.create(path)
+            try:
+                files.write_all(descriptor, memoryview(msgspec.json.encode(record)))
+            finally:
+                os.close(descriptor)
+
+    def _label_path(self, dataset: str) -> str:
+        return os.path.join(self.root, "datasets", f"{dataset}.json")
 
     def _failure_path(self, entry: Entry) -> str:
         return os.path.join(self.root, "failures", entry.tag)
@@ -307,9 +293,3 @@ def _names(folder: str) -> list[str]:
         return os.listdir(folder)
     except (FileNotFoundError, NotADirectoryError):
         return []
-
-
-def _stamp_ns(entry: Entry, size_bytes: int, *, has_digest: bool) -> int:
-    identity = parsed_identity(process_identity()) if has_digest else None
-    text = f"{entry.name}\0{size_bytes}\0{identity.boot if identity else ''}"
-    return (_STAMPS_FROM_S + int(_digest(text, 8), 16) % _STAMPS) * 1_000_000_000

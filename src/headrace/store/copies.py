@@ -4,9 +4,10 @@ import contextlib
 import os
 import threading
 import weakref
+from enum import Enum
 from typing import NamedTuple
 
-from headrace.store.cache_files import CacheFolder, Entry, State
+from headrace.store.cache_files import CacheFolder, Entry
 from headrace.store.eviction import pin_name
 from headrace.store.maps import map_file
 from headrace.store.store import DatasetFile, Store
@@ -25,11 +26,20 @@ class Wanted(NamedTuple):
     expected: DatasetFile
     entry: Entry
     fingerprint: str  # of the dataset
+    stamp_ns: int  # the time that a checked copy bears
 
     def where(self, path: str = "") -> str:
         """The file's full name, or that of another one of its store, for messages."""
         location = self.store.location
         return f"{location}{'' if location.endswith('/') else '/'}{path or self.path}"
+
+
+class State(Enum):
+    """What can be said of a copy by looking at it."""
+
+    WHOLE = "it is as it was when it was checked"
+    UNSURE = "its size is right, and its content has to be checked"
+    DAMAGED = "its size is wrong, or it was changed since it was checked"
 
 
 class Copies:
@@ -92,12 +102,14 @@ class Copies:
             weakref.finalize(view.obj, self.folder.locks.drop, name, process).atexit = False
 
     def _state(self, wanted: Wanted, status: os.stat_result) -> State:
-        state = self.folder.state(wanted.entry, status, wanted.expected)
-        if state is State.UNSURE and (
-            not self.verify or self._trusted.get(wanted.entry.name) == (status.st_ino, status.st_mtime_ns)
-        ):
+        if status.st_size != wanted.expected.size_bytes:
+            return State.DAMAGED
+        if status.st_mtime_ns == wanted.stamp_ns:
             return State.WHOLE
-        return state
+        if not wanted.expected.digest:
+            return State.DAMAGED if self.verify else State.WHOLE
+        is_trusted = not self.verify or self._trusted.get(wanted.entry.name) == (status.st_ino, status.st_mtime_ns)
+        return State.WHOLE if is_trusted else State.UNSURE
 
     def _checked(self, wanted: Wanted, descriptor: int) -> memoryview | None:
         """The open copy as memory; None where it is damaged."""
@@ -113,7 +125,7 @@ class Copies:
             return None
         else:
             try:
-                self.folder.stamp(wanted.entry, descriptor, wanted.expected, checked=True)
+                self.folder.stamp(descriptor, wanted.stamp_ns)
             except OSError:  # it is another user's, or the directory is read-only
                 self._trusted[wanted.entry.name] = (status.st_ino, status.st_mtime_ns)
         return view

@@ -133,7 +133,7 @@ class Downloads:
         view = _map(temporary, wanted.expected.size_bytes)
         if not wanted.expected.digest:  # after a power cut nobody could tell whether it is whole
             os.fsync(temporary.descriptor)
-        self.folder.stamp(wanted.entry, temporary.descriptor, wanted.expected, checked=checked)
+        self.folder.stamp(temporary.descriptor, wanted.stamp_ns if checked else None)
         self.folder.label(wanted.fingerprint, wanted.store.location)
         pinned = self.copies.pin(wanted.entry)
         try:
@@ -202,8 +202,8 @@ class _DownloadLock:
 class _Waiting:
     """Somebody else fetches the file. Whoever stands still for too long is passed over: stopped, or as good as that.
 
-    That is safe. One that wakes goes on with a file of its own, which is whole and of the same content when it takes its
-    final name.
+    That is safe. One that wakes goes on with a file of its own, which is whole and of the same content when it takes
+    its final name.
     """
 
     def __init__(self, downloads: Downloads, wanted: Wanted) -> None:
@@ -230,8 +230,8 @@ class _Waiting:
         who = ", ".join(map(str, sorted(set(pids)))) or "unknown"
         return StoreError(
             f"{self._wanted.where()}: waited {now - self._began_s:.0f} s for others to fetch it into "
-            f"{self._folder.directory}, and they stand still (process {who}); continue those that are stopped, or end "
-            "them"
+            f"{self._folder.directory}, and they stand still (process {who}); continue or end those that "
+            "are stopped"
         )
 
 

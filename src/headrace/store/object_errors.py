@@ -108,7 +108,7 @@ def store_error(fault: ObjectFault, where: str, kind: str, *, renewed: bool = Fa
         return PastEndError(f"{where}: {said}")
     if "redirect" in fault.text:
         return StoreError(f"{where}: the server sends elsewhere: region= or endpoint= is probably wrong")
-    if "NotPartial" in fault.text:
+    if "NotPartial" in fault.text or "Range request not supported" in fault.text:
         return UnsupportedOperationError(where, "be read by ranges, which its server ignores", "read whole files")
     if "BadScheme" in fault.text:
         return StoreError(f"{where}: the endpoint is http://; pass allow_http=True if that is meant")

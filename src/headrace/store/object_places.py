@@ -70,7 +70,7 @@ class ObjectPlace:
     """A folder of a bucket, container or web server."""
 
     kind: str  # s3, azure, gcs or http
-    bucket: str  # of http: the URL up to the path
+    bucket: str = field(repr=False)  # of http: the URL up to the path, which may hold a password
     prefix: str  # "" or a path
     location: str
     options: ObjectOptions

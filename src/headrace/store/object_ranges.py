@@ -7,12 +7,12 @@ from typing import Any, NamedTuple, TypeVar
 
 from headrace.errors import TemporaryStoreError
 
-__all__ = ["Span", "answered", "merged", "sliced"]
+__all__ = ["GAP_BYTES", "SPAN_BYTES", "Span", "answered", "merged", "sliced"]
 
 Key = TypeVar("Key", bound=Hashable)
 Answer = TypeVar("Answer")
 
-GAP_BYTES = 128 << 10  # what a request costs, in bytes: reading this much for nothing is as quick as asking again
+GAP_BYTES = 256 << 10  # what a request costs, in bytes: reading this much for nothing is as quick as asking again
 SPAN_BYTES = 8 << 20  # a view keeps all that came with it in memory
 
 
@@ -24,7 +24,7 @@ class Span(NamedTuple):
     ranges: list[int]
 
 
-def merged(ranges: Sequence[tuple[int, int]], gap_bytes: int = GAP_BYTES, span_bytes: int = SPAN_BYTES) -> list[Span]:
+def merged(ranges: Sequence[tuple[int, int]], gap_bytes: int, span_bytes: int) -> list[Span]:
     """The spans to ask for, sorted by start, so that every range (start, length) that is not empty lies in one of them.
 
     Ranges less than gap_bytes apart share a span, as long as it stays within span_bytes; a longer range has its own.

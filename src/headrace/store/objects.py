@@ -9,6 +9,7 @@ around it decides what then. `object_places.py` holds URLs and options, `object_
 
 import os
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,7 +26,7 @@ from headrace.errors import (
 )
 from headrace.store.object_errors import PastEndError
 from headrace.store.object_places import object_place
-from headrace.store.object_ranges import Span, answered, merged, sliced
+from headrace.store.object_ranges import GAP_BYTES, SPAN_BYTES, Span, answered, merged, sliced
 from headrace.store.object_requests import ObjectRequests
 from headrace.store.store import (
     PIECE_BYTES,
@@ -47,8 +48,8 @@ _PART_BYTES = 16 << 20
 _PARTS_AT_ONCE = 4
 _MOST_PARTS = 9000  # S3 allows 10,000
 _REQUESTS_AT_ONCE = 16
-_MANY_SPANS = 48  # from here on obstore sends them, ten at a time a call, and one more request proves the version
-_SPANS_PER_CALL = 128
+_MANY_SPANS = _REQUESTS_AT_ONCE + 1  # from here on obstore sends them, and one more request proves the version
+_CALL_SPANS = (10, 128)  # it has ten on their way at a time
 _CALLS_AT_ONCE = 4
 
 
@@ -76,7 +77,7 @@ class ObjectStore(Store):
         self._requests = ObjectRequests(self.place)
 
     def __repr__(self) -> str:
-        return f"ObjectStore({self.location!r}, {self.place.options!r})"
+        return f"ObjectStore({self.location!r})"
 
     def head(self, path: str) -> FileInfo:
         with self._requests.about(path) as (obstore, client, key):
@@ -112,7 +113,7 @@ class ObjectStore(Store):
             if found:
                 raise
             return self.read_ranges(path, self.head(path), wanted, done)  # raises, and names the true size
-        spans = merged(ranges)
+        spans = merged(ranges, GAP_BYTES, SPAN_BYTES)
         if not found and ranges and (not spans or len(spans) >= _MANY_SPANS):
             found = done["found"] = done.get("found") or self.head(path)
             ranges = checked_ranges(where, *wanted, found.size_bytes)
@@ -190,7 +191,9 @@ class ObjectStore(Store):
                 while part := opened.read(part_bytes):
                     yield part
                 if check is not None:
-                    check()
+                    with ThreadPoolExecutor(1, "headrace-check") as elsewhere:
+                        # It may ask this very store, and obstore's requests cannot wait inside one another.
+                        elsewhere.submit(check).result()
 
             with self._requests.about(path) as (obstore, client, key):
                 obstore.put(
@@ -242,9 +245,10 @@ class ObjectStore(Store):
     def _many(self, found: FileInfo, spans: Sequence[Span], done: dict[Any, Any]) -> Sequence[memoryview]:
         """The spans' bytes by as few calls as obstore needs to be quick; all of found's version."""
         path = found.path
+        call_spans = min(max(_CALL_SPANS[0], -(-len(spans) // _CALLS_AT_ONCE)), _CALL_SPANS[1])
 
         def call(first: int) -> Sequence[memoryview]:
-            some = spans[first : first + _SPANS_PER_CALL]
+            some = spans[first : first + call_spans]
             with self._requests.about(path) as (obstore, client, key):
                 bounds = {"starts": [span.start for span in some], "ends": [span.stop for span in some]}
                 views = [memoryview(part) for part in obstore.get_ranges(client, key, coalesce=0, **bounds)]
@@ -253,7 +257,7 @@ class ObjectStore(Store):
             return views
 
         try:
-            calls = answered(range(0, len(spans), _SPANS_PER_CALL), call, done, at_once=_CALLS_AT_ONCE)
+            calls = answered(range(0, len(spans), call_spans), call, done, at_once=_CALLS_AT_ONCE)
         except PastEndError:
             calls = None
         if self.head(path).version != found.version:  # after reading, so that what was read is good

@@ -7,7 +7,7 @@ import typer
 
 from headrace.errors import InputError
 
-__all__ = ["local_path", "say"]
+__all__ = ["local_path", "place", "say"]
 
 
 def say(line: str) -> None:
@@ -23,3 +23,10 @@ def local_path(path: str) -> Path:
     if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", path):
         raise InputError(path, "is a URL; give a local directory, and copy the shards from or to there")
     return Path(path).expanduser()
+
+
+def place(path: str) -> str | Path:
+    """The URL as it is, or the path with `~` expanded."""
+    from headrace.store.open import has_scheme  # late, since it brings NumPy
+
+    return path if has_scheme(path) else local_path(path)

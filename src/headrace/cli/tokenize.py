@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from headrace.cli.terminal import local_path, say
+from headrace.cli.terminal import place, say
 
 __all__ = ["EXAMPLE", "tokenize"]
 
@@ -38,7 +38,9 @@ def tokenize(  # noqa: PLR0913 -- each is an option of the command
         str,
         typer.Option(metavar="SPEC", help="A Hugging Face tokenizer.json, or a tiktoken encoding such as gpt2."),
     ],
-    out: Annotated[str, typer.Option(metavar="DIR", help="Where the shards go.")],
+    out: Annotated[
+        str, typer.Option(metavar="DIR", help="Where the shards go: a directory, or a URL such as s3://bucket/tokens.")
+    ],
     shards: Annotated[
         int | None,
         typer.Option(min=1, help="Number of shards; by default it follows from the size of the inputs alone."),
@@ -93,7 +95,7 @@ def tokenize(  # noqa: PLR0913 -- each is an option of the command
             field=field,
             layout="documents" if documents else "spans" if spans else "stream",
         )
-        storage = make_records.storage(local_path(out))
+        storage = make_records.storage(place(out))
         splits = split_text_files(inputs, shards, document=document.value)
         report = prepare(
             splits,

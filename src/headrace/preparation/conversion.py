@@ -35,6 +35,8 @@ from headrace.preparation.rows.schema import Input, check_json, encodings, inspe
 from headrace.preparation.rows.splits import split_sources
 from headrace.preparation.sources import StrPath
 from headrace.preparation.tasks import Target
+from headrace.store import LocalStore
+from headrace.store.open import has_scheme
 
 __all__ = ["Kind", "Reading", "Wanted", "convert"]
 
@@ -89,6 +91,7 @@ def convert(
 ) -> Report:
     """Converts the inputs to one dataset at destination, or one .jsonl file, and reports how much was to do.
 
+    destination is a directory or a URL; of a .jsonl file, a path.
     paths are as for row_sources(), num_splits as for split_sources(), the rest as for prepare(): the output is the same
     whatever the number of workers, and after an interruption the same call goes on. Encodings that are not named follow
     from the schema of the inputs, and of JSONL from the first 100 rows of each file: whole numbers are `int`, others
@@ -98,7 +101,7 @@ def convert(
     before anything is written; PreparationError, naming file and line, for a row that does not fit.
     """
     given = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
-    target = Path(os.path.abspath(Path(destination).expanduser()))
+    target = os.fspath(destination) if has_scheme(os.fspath(destination)) else LocalStore(os.fspath(destination)).root
     _check(wanted, target)
     _refuse_overlap(given, target)
     sequence_length = reading.sequence_length or (_WINDOW_ELEMENTS if wanted.to == "stream" else None)
@@ -109,7 +112,7 @@ def convert(
     return prepare(splits, made.records, made.target, workers=workers, progress=progress, overwrite=overwrite)
 
 
-def _made(inputs: Sequence[Input], wanted: Wanted, target: Path) -> _Made:
+def _made(inputs: Sequence[Input], wanted: Wanted, target: Path | str) -> _Made:
     match wanted.to:
         case "mds":
             return _samples(inputs, wanted, target)
@@ -118,10 +121,10 @@ def _made(inputs: Sequence[Input], wanted: Wanted, target: Path) -> _Made:
         case "documents":
             return _documents(inputs, wanted, target)
     check_json(inputs, wanted.columns)
-    return _Made(RowRecords("line", _kept(wanted)), JsonLinesFile(target))
+    return _Made(RowRecords("line", _kept(wanted)), JsonLinesFile(Path(target)))
 
 
-def _samples(inputs: Sequence[Input], wanted: Wanted, target: Path) -> _Made:
+def _samples(inputs: Sequence[Input], wanted: Wanted, target: Path | str) -> _Made:
     columns = {
         name: "json" if array_dtype(found) == np.bool_ else found
         for name, found in encodings(inputs, wanted.columns).items()
@@ -137,14 +140,14 @@ def _samples(inputs: Sequence[Input], wanted: Wanted, target: Path) -> _Made:
     return _Made(records, SampleStorage(target, columns, **wanted.writer))
 
 
-def _stream(inputs: Sequence[Input], wanted: Wanted, target: Path) -> _Made:
+def _stream(inputs: Sequence[Input], wanted: Wanted, target: Path | str) -> _Made:
     names = [wanted.field] if wanted.field else list(encodings(inputs, wanted.columns))
     dtypes = {name: _element_type(name, inputs, wanted) for name in names}
     records = RowRecords("columns", tuple((name, f"ndarray:{dtype.name}") for name, dtype in dtypes.items()))
     return _Made(records, StreamStorage(target, StreamNumpyFormat(list(dtypes.items()))))
 
 
-def _documents(inputs: Sequence[Input], wanted: Wanted, target: Path) -> _Made:
+def _documents(inputs: Sequence[Input], wanted: Wanted, target: Path | str) -> _Made:
     name = wanted.field or _only_value(inputs, wanted)
     if name is None:
         if wanted.dtype is not None:
@@ -208,7 +211,7 @@ def _kept(wanted: Wanted) -> tuple[tuple[str, str | None], ...] | None:
     return None if wanted.columns is None else tuple(wanted.columns.items())
 
 
-def _check(wanted: Wanted, target: Path) -> None:
+def _check(wanted: Wanted, target: Path | str) -> None:
     """OptionError for what does not go together."""
     if wanted.to not in get_args(Kind):
         raise OptionError("to", wanted.to, f"one of {', '.join(get_args(Kind))}")
@@ -222,7 +225,11 @@ def _check(wanted: Wanted, target: Path) -> None:
                 )
     if wanted.writer and wanted.to != "mds":
         raise OptionError(*next(iter(wanted.writer.items())), f"nothing for {wanted.to}; it is an option of mds")
-    if wanted.to == "jsonl" and (target.suffix not in _LINE_ENDINGS or target.is_dir()):
+    if wanted.to != "jsonl":
+        return
+    if isinstance(target, str):
+        raise OptionError("destination", target, "a file on this machine: jsonl is one file that is appended to")
+    if target.suffix not in _LINE_ENDINGS or target.is_dir():
         raise OptionError("destination", str(target), "a file that ends with .jsonl or .ndjson: jsonl is one file")
 
 
@@ -233,8 +240,10 @@ def _check_writer(options: Mapping[str, Any]) -> None:
     size_limit_bytes(options.get("size_limit"))
 
 
-def _refuse_overlap(given: Sequence[StrPath], target: Path) -> None:
+def _refuse_overlap(given: Sequence[StrPath], target: Path | str) -> None:
     """InputError where the output would lie in an input, or an input in the output."""
+    if isinstance(target, str):
+        return  # inputs are local
     real_target = target.resolve()
     for path in given:
         real = Path(path).expanduser().resolve()

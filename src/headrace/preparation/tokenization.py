@@ -28,6 +28,7 @@ from headrace.formats.documents import DocumentNumpyFormat
 from headrace.formats.stream import StreamNumpyFormat
 from headrace.preparation.documents import PIECE_CHARS, read_documents
 from headrace.preparation.sources import Split
+from headrace.store import Store
 
 __all__ = [
     "Layout",
@@ -265,8 +266,8 @@ class TokenRecords:
             found["payload"] = f"document id: split << {_ORDINAL_BITS} | ordinal in the split"
         return found
 
-    def storage(self, directory: str | Path) -> StreamStorage | DocumentStorage | StreamWithMetaStorage:
-        """A storage at directory, of the kind and format of these records: a target for `prepare`."""
+    def storage(self, directory: str | Path | Store) -> StreamStorage | DocumentStorage | StreamWithMetaStorage:
+        """A storage at a directory, URL or store, of the kind and format of these records: a target for `prepare`."""
         elements = np.dtype([("tokens", self.dtype)])
         match self.layout:
             case "stream":

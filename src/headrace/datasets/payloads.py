@@ -107,6 +107,7 @@ class Payloads:
             self._data_files.read_by_position()
         self._is_mapped: list[bool] = (self._index_files.mapped & self._data_files.mapped).tolist()
         self._all_mapped = all(self._is_mapped)
+        self._at_hand = self._all_mapped and not source.keeps_copies  # mapping a batch's files costs nothing
         self._pairs = RowGather(self._indexes, offsets, 8, stride=1, row_elements=2)
         self._counts = self.counts.astype(np.uint64)
         self._is_checked = index_sizes == 0  # whether the index was seen to begin and end where the file does
@@ -232,7 +233,7 @@ class Payloads:
         return begins.view(np.int64), ends.view(np.int64)
 
     def _pieces(self, shards: Int64s, begins: Int64s, ends: Int64s) -> list[memoryview]:
-        if not self._all_mapped:
+        if not self._at_hand:
             return self._fetched(shards, begins, ends)
         owners = shards.tolist()
         views = self._views.hold(dict.fromkeys(owners))
@@ -240,19 +241,23 @@ class Payloads:
 
     def _fetched(self, shards: Int64s, begins: Int64s, ends: Int64s) -> list[memoryview]:
         pieces = [memoryview(b"")] * len(shards)
-        requests, owners = [], []
-        for shard in sorted(set(shards.tolist())):
-            places = np.flatnonzero(shards == shard)
-            if self._data_files.mapped[shard]:
-                view = self._views.view(shard)
-                for place in places.tolist():
-                    pieces[place] = view[begins[place] : ends[place]]
-            else:
-                requests.append((shard, begins[places], ends[places] - begins[places]))
-                owners.append(places)
-        for places, found in zip(owners, self._data_files.ranges_of(requests), strict=True):
-            for place, piece in zip(places.tolist(), found, strict=True):
+        places = {shard: np.flatnonzero(shards == shard) for shard in sorted(set(shards.tolist()))}
+        by_ranges = [shard for shard in places if not self._data_files.mapped[shard]]
+        requests = [(k, begins[places[k]], ends[places[k]] - begins[places[k]]) for k in by_ranges]
+        for shard, found in zip(by_ranges, self._data_files.ranges_of(requests), strict=True):
+            for place, piece in zip(places[shard].tolist(), found, strict=True):
                 pieces[place] = piece
+        mapped = [shard for shard in places if self._data_files.mapped[shard]]
+        while mapped:
+            count = self._data_files.views_at_once
+            is_all = count >= len(places)
+            views = self._views.hold(mapped[:count])
+            for shard in mapped[:count]:
+                for place in places[shard].tolist():
+                    piece = views[shard][begins[place] : ends[place]]
+                    pieces[place] = piece if is_all else memoryview(bytes(piece))  # the next ones may need its room
+            del views
+            mapped = mapped[count:]
         return pieces
 
     def _check_ends(self, shards: Int64s) -> None:

@@ -215,18 +215,23 @@ class RowGather:
 
     def _copy_mapped(self, items: Int64s, places: Int64s, shards: Int64s, out: Bytes) -> None:
         """The rows at these places, each of which lies in one of these shards."""
-        limit = self._files.max_views
-        for begin in range(0, len(places), limit):  # so that no batch, however spread, maps more than the limit
-            part, owners = places[begin : begin + limit], shards[begin : begin + limit]
-            maps = self._mapped(sorted(set(owners.tolist())))
+        order = np.argsort(shards, kind="stable")
+        places, shards = places[order], shards[order]
+        owners, firsts = np.unique(shards, return_index=True)
+        bounds, done = [*firsts.tolist(), len(shards)], 0
+        while done < len(owners):  # so that no batch, however spread, maps more than may be at a time
+            end = min(done + self._files.views_at_once, len(owners))
+            rows = slice(bounds[done], bounds[end])
+            maps = self._mapped(owners[done:end].tolist())
             if self._row_bytes > _LONGEST_ROW:
-                for place, shard in zip(part.tolist(), owners.tolist(), strict=True):
+                for place, shard in zip(places[rows].tolist(), shards[rows].tolist(), strict=True):
                     at = (int(items[place]) * self.stride - int(self._starts[shard])) * self._itemsize
                     out[place] = _array(maps.views[shard])[at : at + self._row_bytes]
             else:
-                addresses = maps.origins[2 * owners + 1] + items[part] * self._step_bytes
-                out[part] = self._memory[addresses].view(np.uint8).reshape(len(part), -1)
+                addresses = maps.origins[2 * shards[rows] + 1] + items[places[rows]] * self._step_bytes
+                out[places[rows]] = self._memory[addresses].view(np.uint8).reshape(len(addresses), -1)
             del maps  # the next part may have to make room
+            done = end
 
     def _copy_ranges(self, pieces: Int64s, out: Bytes) -> None:
         """pieces has shape (4, num_pieces): shard, first byte, bytes, and where they belong in out, counted through."""

@@ -51,6 +51,11 @@ class ShardFiles:
         """How many of these files may be mapped at a time."""
         return max(1, self.source.store.max_views // self._share)
 
+    @property
+    def views_at_once(self) -> int:
+        """How many of them to ask for at a time. What a cache cannot keep is in memory, which shows only afterwards."""
+        return min(self.max_views, FILES_AT_ONCE) if self.source.keeps_copies else self.max_views
+
     def read_by_position(self) -> None:
         """Map none of these files."""
         self.mapped = self.held = np.zeros(len(self.names), np.bool_)

@@ -263,6 +263,8 @@ def opened_folder(store: Store) -> Folder:
 
 def _refuse_without_index(store: Store) -> None:
     """Says why there is nothing to open; returns where the index appeared just now."""
+    if not store.capabilities.listing:
+        raise NoDatasetError(store.location, f"there is no {INDEX}, so no samples are there")
     found = samples_in(store)
     if found == INDEX:
         return

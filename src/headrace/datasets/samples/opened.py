@@ -29,7 +29,8 @@ __all__ = ["Folder", "OpenSamples"]
 
 Int64s = NDArray[np.int64]
 
-_SHARDS_AT_ONCE = 256
+_SHARDS_AT_ONCE = 256  # of which sample_bytes() holds the offsets
+_OPENED_AT_ONCE = 4 * FILES_AT_ONCE
 
 
 class OpenSamples:
@@ -62,8 +63,6 @@ class OpenSamples:
         self.total_length = self._end_list[-1] if self._end_list else 0
         found = [folder.index.digest for folder in folders]
         self.fingerprint = found[0] if len(found) == 1 else xxhash.xxh3_128_hexdigest("\n".join(found).encode())
-        most = min(folder.source.store.max_views for folder in self._folders)
-        self._most_views = max(1, most // 2)  # data and offsets of a shard
         self._sample_bytes: NDArray[np.int64] | None = None
         self._reset()
         for folder in folders:  # what the caller asked for must be there, in each of them
@@ -76,6 +75,12 @@ class OpenSamples:
         self._shards: dict[int, LoadedShard] = {}
         self._memory_bytes = 0
         self._process = os.getpid()  # last: another thread that finds it set takes the lock, which must be the new one
+
+    @property
+    def _most_shards(self) -> int:
+        """How many may be open at a time; fewer, once a cache has no room for what is mapped."""
+        most = min(folder.source.store.max_views for folder in self._folders)
+        return max(1, most // 2)  # data and offsets of a shard
 
     def entry(self, shard: int) -> tuple[Folder, ShardEntry]:
         """Where a shard is, and what its index says of it."""
@@ -121,19 +126,20 @@ class OpenSamples:
         places = [np.flatnonzero(shards == shard) for shard, _ in ranged]
         requests = []
         for (shard, file), of_shard in zip(ranged, places, strict=True):
-            offsets, at = np.asarray(held[shard].offsets), numbers[of_shard]
-            requests.append((file, offsets[at].astype(np.int64), offsets[at + 1].astype(np.int64)))
+            offsets, ats = np.asarray(held[shard].offsets), numbers[of_shard]
+            requests.append((file, offsets[ats].astype(np.int64), offsets[ats + 1].astype(np.int64)))
         pieces: dict[int, tuple[memoryview, int, int]] = {}
         for of_shard, found in zip(places, at_once(_read_ranges, requests), strict=True):
             pieces.update(zip(of_shard.tolist(), found, strict=True))
-        samples = []
-        for place, (shard, at) in enumerate(zip(shards.tolist(), numbers.tolist(), strict=True)):
+        samples: list[dict[str, object]] = [{}] * len(shards)
+        for place in np.argsort(shards, kind="stable").tolist():  # by shards: some may have to make room for others
+            shard, at = int(shards[place]), int(numbers[place])
             loaded = held.get(shard) or self._shards.get(shard) or self._opened(shard)
             try:
                 if loaded.file is not None and place in pieces:
-                    samples.append(loaded.file.decode(*pieces[place]))
+                    samples[place] = loaded.file.decode(*pieces[place])
                 else:
-                    samples.append(loaded.decode(loaded.data, loaded.offsets[at], loaded.offsets[at + 1]))
+                    samples[place] = loaded.decode(loaded.data, loaded.offsets[at], loaded.offsets[at + 1])
             except ValueError as error:
                 if isinstance(error, HeadraceError):
                     raise
@@ -141,13 +147,17 @@ class OpenSamples:
         return samples
 
     def _opened_together(self, shards: Int64s) -> dict[int, LoadedShard]:
-        """These shards, opened at the same time; those that take much memory are left out."""
+        """These shards, opened at the same time; those that take much memory, or find no room, are left out."""
         owners = list(dict.fromkeys(shards.tolist()))
         held = {shard: loaded for shard in owners if (loaded := self._shards.get(shard)) is not None}
         found: list[int] = []
         for folder, first, numbers in self._by_folder([shard for shard in owners if shard not in held]):
             found += [first + number for number in folder.look_up(numbers)]
-        held.update(zip(found, at_once(self._opened, found, FILES_AT_ONCE), strict=True))
+        for begin in range(0, len(found), _OPENED_AT_ONCE):
+            if self._most_shards < len(held) + _OPENED_AT_ONCE:
+                break
+            part = found[begin : begin + _OPENED_AT_ONCE]
+            held.update(zip(part, at_once(self._opened, part, FILES_AT_ONCE), strict=True))
         return held
 
     def _by_folder(self, shards: Sequence[int]) -> Iterator[tuple[ShardFolder, int, list[int]]]:
@@ -237,7 +247,7 @@ class OpenSamples:
     def _keep(self, shard: int, opened: LoadedShard) -> LoadedShard:
         # The oldest goes first. What somebody reads just now stays alive until he lets go.
         while self._shards and (
-            len(self._shards) >= self._most_views
+            len(self._shards) >= self._most_shards
             or (opened.memory_bytes and self._memory_bytes + opened.memory_bytes > self._most_bytes)
         ):
             self._memory_bytes -= self._shards.pop(next(iter(self._shards))).memory_bytes

@@ -139,7 +139,7 @@ class HttpServer:
         self.most_at_once = 0
         self.answer = Folder(origin) if isinstance(origin, Path) else Upstream(origin)
         self.closing = threading.Event()
-        self._seen: dict[int, int] = {}
+        self._seen: dict[int, tuple[Rule, int]] = {}  # by id; the rule is kept, so that no other gets its id
         self._lock = threading.Lock()
         self._running = 0
         self._connections: set[socket.socket] = set()
@@ -186,7 +186,8 @@ class HttpServer:
             (self._connections.discard if ended else self._connections.add)(connection)
 
     def _is_due(self, rule: Rule) -> bool:
-        turn = self._seen[id(rule)] = self._seen.get(id(rule), 0) + 1
+        turn = self._seen.get(id(rule), (rule, 0))[1] + 1
+        self._seen[id(rule)] = rule, turn
         return turn >= rule.nth and (rule.times is None or turn < rule.nth + rule.times)
 
 

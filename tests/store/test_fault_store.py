@@ -170,6 +170,13 @@ def test_a_rule_acts_from_its_nth_request_for_so_many_times(inner, nth, times, e
     assert seen == expected
 
 
+def test_rules_that_replace_others_count_anew(inner):
+    store = FaultStore(inner)
+    for _ in range(50):  # a new rule may lie where an older one lay
+        store.rules[:] = [Rule(Cut(0), operation="get", times=1)]
+        assert (store.get("a/object"), store.get("a/object")) == (b"", b"0123456789")
+
+
 def test_rules_count_apart_and_act_in_their_order(inner):
     store = FaultStore(inner, [Rule(Cut(3)), Rule(Flip(-1), times=1)])
     assert store.get("a/object") == b"01" + bytes([ord("2") ^ 0xFF])

@@ -15,7 +15,7 @@ from headrace.errors import (
 )
 from headrace.store.store import Capabilities, FileInfo
 
-__all__ = ["capabilities_of", "checked_url", "file_info", "opened", "shown", "store_error"]
+__all__ = ["capabilities_of", "checked_url", "file_info", "opened", "shown", "status_of", "store_error"]
 
 READ_ONLY = Capabilities(
     view=False,
@@ -159,7 +159,7 @@ def store_error(error: BaseException, where: str) -> StoreError | None:
     """The error that every store raises for this cause; None where it is no fault of a store."""
     if isinstance(error, StoreError):
         return error
-    status, package = _status(error), type(error).__module__.partition(".")[0]
+    status, package = status_of(error), type(error).__module__.partition(".")[0]
     said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     if isinstance(error, FileNotFoundError | NotADirectoryError | IsADirectoryError) or status in (404, 410):
         return NotFoundError(f"{where}: no such object")
@@ -183,7 +183,7 @@ def store_error(error: BaseException, where: str) -> StoreError | None:
     return None
 
 
-def _status(error: BaseException) -> int | None:
+def status_of(error: BaseException) -> int | None:
     """The HTTP status that an error of any client carries."""
     response = getattr(error, "response", None)
     for holder, name in ((error, "status"), (error, "status_code"), (error, "code"), (response, "status_code")):

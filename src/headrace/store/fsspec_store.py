@@ -11,7 +11,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import NotFoundError, ObjectChangedError, StoreError, TruncatedReadError, UnsupportedOperationError
-from headrace.store.fsspec_backends import capabilities_of, checked_url, file_info, opened, shown, store_error
+from headrace.store.fsspec_backends import (
+    capabilities_of,
+    checked_url,
+    file_info,
+    opened,
+    shown,
+    status_of,
+    store_error,
+)
 from headrace.store.store import PIECE_BYTES, Buffer, FileInfo, Store, byte_view, checked_folder, checked_path
 from headrace.store.store import checked_ranges as checked
 
@@ -271,7 +279,7 @@ def _one(system: Any, key: str, start: int, stop: int, pinned: dict[str, str]) -
 
 
 def _is_past_the_end(error: BaseException) -> bool:
-    return str(getattr(error, "code", getattr(error, "status", ""))) == "416" or "416" in str(error)
+    return status_of(error) == 416
 
 
 def _spans(ranges: list[tuple[int, int]]) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:

@@ -92,7 +92,7 @@ class FaultStore(Store):
         self.location = store.location
         self.capabilities = store.capabilities
         self.calls: list[Call] = []
-        self._seen: dict[int, int] = {}  # id of a rule -> how many requests it matched
+        self._seen: dict[int, tuple[Rule, int]] = {}  # by id: the rule, so that no other gets its id, and its turns
         self._lock = threading.Lock()
 
     def __getstate__(self) -> dict[str, object]:
@@ -297,7 +297,8 @@ class FaultStore(Store):
     def _is_due(self, rule: Rule, operation: str, *paths: str) -> bool:
         if not rule.matches(operation, *paths):
             return False
-        turn = self._seen[id(rule)] = self._seen.get(id(rule), 0) + 1
+        turn = self._seen.get(id(rule), (rule, 0))[1] + 1
+        self._seen[id(rule)] = rule, turn
         return turn >= rule.nth and (rule.times is None or turn < rule.nth + rule.times)
 
     def _moved(self, operation: str, path: str, num_bytes: int, known: int = 0) -> None:

@@ -5,7 +5,7 @@ import torch
 
 from headrace import GradientManagerConfig
 from headrace.errors import OptionError
-from headrace.training.gradients import Gradients, _pieces
+from headrace.training.gradients import Gradients, exchange_in_messages
 
 
 class Model(torch.nn.Module):
@@ -94,10 +94,25 @@ def test_a_weight_that_means_nothing_is_refused(weight):
 
 
 def test_messages_hold_one_type_and_about_the_given_size():
-    tensors = [torch.zeros(10), torch.zeros(10), torch.zeros(100), torch.zeros(1), torch.zeros(1, dtype=torch.float64)]
-    assert _pieces(tensors, 80) == [(0, 2), (2, 3), (3, 4), (4, 5)]
-    assert _pieces(tensors, 10_000) == [(0, 4), (4, 5)]
-    assert _pieces([], 80) == []
+    tensors = [torch.full((size,), size + 0.5) for size in (10, 10, 100, 1)]
+    tensors += [torch.ones(1, dtype=torch.float64), torch.arange(4.0).reshape(2, 2).T]
+    assert messages(tensors, 80) == [(20, torch.float32), (100, torch.float32), (5, torch.float32), (1, torch.float64)]
+    assert messages(tensors, 10_000) == [(125, torch.float32), (1, torch.float64)]
+    assert messages([], 80) == []
+
+
+def messages(tensors, most_bytes):
+    """How large each message was, and of which type, when tensors were doubled on their way."""
+    before = [tensor.clone() for tensor in tensors]
+    seen = []
+
+    def double(message):
+        seen.append((message.numel(), message.dtype))
+        message *= 2
+
+    exchange_in_messages(tensors, most_bytes, double)
+    torch.testing.assert_close(tensors, [2 * tensor for tensor in before])
+    return seen
 
 
 @pytest.mark.parametrize("dtype", [None, "float64"])
@@ -120,7 +135,6 @@ def test_layers_that_are_thawed_or_frozen_count_from_the_next_step_on():
     gradients = made(model, "float64")
     for fixed in (True, False, True):
         model.fixed.requires_grad_(not fixed)
-        gradients.begin()
         for rows in ROWS.split(3):
             gradients.backward(model(rows).square().mean(), 3.0)
         gradients.finish()

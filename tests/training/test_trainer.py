@@ -1,6 +1,7 @@
 """The loop of one process: what it saves, where it goes on, and what it says when it cannot."""
 
 import copy
+import dataclasses
 import json
 import logging
 
@@ -76,7 +77,7 @@ def test_the_newest_checkpoint_stays_when_a_new_one_cannot_be_written(tmp_path, 
 
 def test_without_checkpoints_a_job_begins_anew(tmp_path):
     job, task = configurator(tmp_path)
-    job._config = TrainerConfig(run=RunConfig(name="job"))
+    job = dataclasses.replace(job, parameters=TrainerConfig(run=RunConfig(name="job")))
     for _ in range(2):
         job.configure().train()
     assert len(task.seen) == 64
@@ -109,10 +110,10 @@ def test_a_line_is_logged_every_period_and_behind_the_last_step(tmp_path):
     run(tmp_path, {"replace": {}})
     job, _ = configurator(tmp_path, keep=1)
     path = tmp_path / "below" / "log.jsonl"
-    job._config = job._config.model_copy(
+    parameters = job.parameters.model_copy(
         update={"run": RunConfig(name="other"), "logging": JobLoggerConfig(period_steps=3, path=path)}
     )
-    job.configure().train()
+    dataclasses.replace(job, parameters=parameters).configure().train()
     lines = lines_of(path)
     assert [line["step"] for line in lines] == [3, 6, 8]
     assert set(lines[0]) == {"step", "loss", "grad_norm", "tokens_per_s", "data_wait_share"}

@@ -268,6 +268,24 @@ def test_a_loader_that_draws_when_it_begins_changes_nothing_of_what_a_model_draw
     assert losses == whole.losses
 
 
+class Noisy(Samples):
+    """Draws from torch's generator, in the process of the loop."""
+
+    def __init__(self):
+        self.drawn = []
+
+    def __getitem__(self, index):
+        self.drawn.append(torch.rand(1).item())
+        return super().__getitem__(index)
+
+
+def test_the_first_packs_of_a_job_do_not_draw_the_same_numbers(tmp_path):
+    samples = Noisy()
+    provider = AutoDataProvider(lambda _: samples, collate, AutoDataConfig(global_batch_size=8, microbatch_size=2))
+    configurator(tmp_path, provider)[0].configure().train()
+    assert len(set(samples.drawn)) == len(samples.drawn) == 64
+
+
 class Words:
     """Sample i has i % 7 + 1 targets."""
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from os.path import commonprefix
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -27,12 +27,15 @@ __all__ = [
     "check_same",
     "first_failure",
     "no_longer_agree_in",
+    "of_rank_0",
     "together",
 ]
 
 PATIENCE_S = 30.0  # that a rank which failed in a step waits for others: they may wait for it, in the model
 SHOWN = 120  # characters of a text that differs
-MOST_BYTES = 4096  # of an error's text; one that quotes a file need not travel whole
+MOST_CHARACTERS = 4096  # of an error's text; one that quotes a file need not travel whole
+
+T = TypeVar("T")
 
 
 class Failed(NamedTuple):
@@ -42,29 +45,27 @@ class Failed(NamedTuple):
     text: str
 
 
-_groups: dict[dist.ProcessGroup, dist.ProcessGroup] = {}  # of all ranks: the default one -> the one to agree in
+_groups: dict[dist.ProcessGroup | None, dist.ProcessGroup] = {}  # of all ranks: the default one -> the one to agree in
 
 
 def agree_in(group: dist.ProcessGroup) -> None:
     """Agree in this group of all ranks, which can hold CPU tensors, as long as the default group is the one of now."""
     _groups.clear()
-    _groups[_world()] = group
+    _groups[dist.group.WORLD] = group
 
 
 def no_longer_agree_in(group: dist.ProcessGroup) -> None:
     """Let go of the group: its threads run as long as anybody holds it."""
-    for world in [world for world, own in _groups.items() if own is group]:
-        del _groups[world]
+    if group in _groups.values():
+        _groups.clear()
 
 
-def _world() -> dist.ProcessGroup:
-    world = dist.group.WORLD
-    assert world is not None
-    return world
+def _group() -> dist.ProcessGroup | None:
+    return _groups.get(dist.group.WORLD)  # None: torch takes the default one
 
 
-def _group() -> dist.ProcessGroup:
-    return _groups.get(_world(), _world())
+def _is_alone() -> bool:
+    return not (dist.is_available() and dist.is_initialized())
 
 
 def first_failure(error: BaseException | None, group: dist.ProcessGroup | None = None) -> Failed | None:
@@ -79,17 +80,23 @@ def first_failure(error: BaseException | None, group: dist.ProcessGroup | None =
     failed = int(lowest)
     if failed == world_size:
         return None
-    text = torch.zeros(MOST_BYTES, dtype=torch.uint8)
-    if rank == failed and error is not None:
-        said = f"{type(error).__name__}: {error}".encode(errors="replace")[:MOST_BYTES]
-        text[: len(said)] = torch.frombuffer(bytearray(said), dtype=torch.uint8)
-    dist.broadcast(text, failed, group=group)
-    return Failed(failed, bytes(text.tolist()).rstrip(b"\0").decode(errors="ignore"))
+    said = [f"{type(error).__name__}: {error}"[:MOST_CHARACTERS]]
+    dist.broadcast_object_list(said, failed, group=group)
+    return Failed(failed, said[0])
+
+
+def of_rank_0(value: T) -> T:
+    """Rank 0's value, on every rank. Every rank must call it; one alone has its own."""
+    if _is_alone():
+        return value
+    held = [value]
+    dist.broadcast_object_list(held, 0, group=_group())
+    return held[0]
 
 
 def check_agreed(what: str, number: int) -> None:
     """OrderError on every rank where they bring different numbers. Every rank must call it; one alone agrees."""
-    if not (dist.is_available() and dist.is_initialized()):
+    if _is_alone():
         return
     ends = torch.tensor([number, -number])
     dist.all_reduce(ends, dist.ReduceOp.MIN, group=_group())
@@ -105,20 +112,13 @@ def check_agreed(what: str, number: int) -> None:
 def check_same(what: str, text: str) -> None:
     """OrderError where a rank's text is another than rank 0's; the others get RankFailedError, which says so. Every
     rank must call it; one alone agrees."""
-    if not (dist.is_available() and dist.is_initialized()):
-        return
-    own = torch.frombuffer(bytearray(text.encode() + b"\n"), dtype=torch.uint8)
-    number = torch.tensor([len(own)])
-    dist.broadcast(number, 0, group=_group())
-    first = own.clone() if dist.get_rank() == 0 else torch.zeros(int(number), dtype=torch.uint8)
-    dist.broadcast(first, 0, group=_group())
+    expected = of_rank_0(text)
     with together(f"comparing {what}"):
-        expected = bytes(first.tolist()).decode().removesuffix("\n")
         if expected != text:
             begin = max(0, len(commonprefix([expected, text])) - SHOWN // 4)  # noqa: RUF071 -- of characters
-            shown = [each[begin : begin + SHOWN] for each in (expected, text)]
+            own, theirs = text[begin : begin + SHOWN], expected[begin : begin + SHOWN]
             raise OrderError(
-                f"rank {dist.get_rank()} has other {what} than rank 0: ...{shown[1]}... in place of ...{shown[0]}...; "
+                f"rank {dist.get_rank()} has other {what} than rank 0: ...{own}... in place of ...{theirs}...; "
                 "give all ranks the same"
             )
 
@@ -131,21 +131,15 @@ def together(block: str, patience_s: float | None = None) -> Iterator[None]:
     In a block where ranks speak with each other, others may wait for the one that failed. So it waits patience_s for
     them (None: as long as torch does), then raises its error all the same; they learn of it when its process ends.
     """
-    error: BaseException | None = None
     try:
         yield
-    except BaseException as raised:
-        error = raised
-    if not (dist.is_available() and dist.is_initialized()):
-        if error is not None:
-            raise error
-        return
-    if error is not None:
-        with suppress(Exception):  # a rank that is gone, or does not come, must not hide what went wrong here
-            if patience_s is not None:
-                dist.distributed_c10d._set_pg_timeout(timedelta(seconds=patience_s), _group())
-            first_failure(error)
-        raise error
-    failed = first_failure(None)
+    except BaseException as error:
+        if not _is_alone():
+            with suppress(Exception):  # a rank that is gone, or does not come, must not hide what went wrong here
+                if patience_s is not None:
+                    dist.distributed_c10d._set_pg_timeout(timedelta(seconds=patience_s), _group())
+                first_failure(error)
+        raise
+    failed = None if _is_alone() else first_failure(None)
     if failed is not None:
         raise RankFailedError(block, failed.rank, failed.text)

@@ -4,11 +4,10 @@
 <save_dir>/<run>/save-40            whole: it has this name since all of it was on the disk
 
 Parameters and the optimizer's state are kept tensor by tensor, so that any number of ranks can load them. The data's
-state is kept once where it is the same on every rank, as JSON; else one a rank, for as many ranks only.
+state is kept once where it is the same on every rank; else one a rank, for as many ranks only.
 """
 
 import io
-import json
 import os
 import shutil
 import warnings
@@ -18,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
 from torch.distributed.checkpoint._nested_dict import flatten_state_dict
@@ -35,9 +33,10 @@ from torch.distributed.checkpoint.state_dict import (
 from headrace.errors import RankFailedError, StateMismatchError
 from headrace.loading.pack_protocols import MicrobatchPackStream
 from headrace.loading.world import World
-from headrace.training.agreement import together
+from headrace.store.files import sync_folder
+from headrace.training.agreement import of_rank_0, together
 
-__all__ = ["Checkpoints", "DataState", "TrainedState", "generators", "set_generators"]
+__all__ = ["Checkpoints", "DataState", "TrainedState"]
 
 MOST_NAMES = 5  # of tensors that do not fit
 
@@ -50,7 +49,7 @@ class Checkpoints:
         self._num_to_keep = num_to_keep
         self._rank = world.rank
         self._is_main = world.rank == 0
-        self._is_distributed = world.world_size > 1
+        self._is_alone = world.world_size == 1
         self.newest_step = self._found()
 
     def save(self, step: int, state: dict[str, Any]) -> None:
@@ -65,12 +64,12 @@ class Checkpoints:
                 shutil.rmtree(partial, ignore_errors=True)
                 partial.mkdir(parents=True)
         with self._as_said_by_ranks(f"writing {whole}"):
-            state_dict_saver.save(state, checkpoint_id=partial, no_dist=not self._is_distributed)  # each file is synced
+            state_dict_saver.save(state, checkpoint_id=partial, no_dist=self._is_alone)  # each file is synced
         with together(f"publishing {whole}"):
             if self._is_main:
-                _sync(partial)
+                sync_folder(str(partial))
                 partial.rename(whole)
-                _sync(self._folder)
+                sync_folder(str(self._folder))
                 self._drop_old()
         self.newest_step = step
 
@@ -78,7 +77,7 @@ class Checkpoints:
         """Fill state, which has the names and shapes to look for, from the newest checkpoint."""
         path = self._newest()
         with self._as_said_by_ranks(f"reading {path}"):
-            state_dict_loader.load(state, checkpoint_id=path, no_dist=not self._is_distributed)
+            state_dict_loader.load(state, checkpoint_id=path, no_dist=self._is_alone)
         return state
 
     def check_tensors(self, state: dict[str, Any]) -> None:
@@ -100,7 +99,7 @@ class Checkpoints:
         }
         if len(differing) > MOST_NAMES:
             shown["tensors in all"] = (len(saved), len(current))
-        if differing:
+        if shown:
             raise StateMismatchError(shown)
 
     def _newest(self) -> Path:
@@ -114,15 +113,15 @@ class Checkpoints:
             try:
                 yield
             except CheckpointException as error:
-                said = {rank: reason for rank, (reason, _) in error.failures.items()}
-                if self._rank in said:
-                    raise said[self._rank] from None
-                first = min(said)
-                raise RankFailedError(block, first, f"{type(said[first]).__name__}: {said[first]}") from None
+                rank = self._rank if self._rank in error.failures else min(error.failures)
+                said, _ = error.failures[rank]
+                if rank == self._rank:
+                    raise said from None
+                raise RankFailedError(block, rank, f"{type(said).__name__}: {said}") from None
 
     def _found(self) -> int | None:
         """The newest checkpoint's step, as the main process sees it. What was never whole is removed."""
-        found = torch.full((1,), -1)
+        steps: list[int] = []
         with together(f"looking for checkpoints in {self._folder}"):
             if self._is_main:
                 self._folder.mkdir(parents=True, exist_ok=True)  # where that fails, now, and not when a step is to save
@@ -131,10 +130,8 @@ class Checkpoints:
                 for partial in self._folder.glob(".save-*.partial"):
                     shutil.rmtree(partial)
                 self._drop_old()  # which a kill may have kept from happening
-                found[0] = max(self._steps(), default=-1)
-        if self._is_distributed:
-            dist.broadcast(found, 0)
-        return int(found) if found >= 0 else None
+                steps = self._steps()
+        return of_rank_0(max(steps, default=None))
 
     def _steps(self) -> list[int]:
         names = (path.name.removeprefix("save-") for path in self._folder.glob("save-*"))
@@ -150,10 +147,10 @@ class DataState:
     """The data's part of a checkpoint, and how far the job is."""
 
     def __init__(self, stream: MicrobatchPackStream, world: World) -> None:
+        is_elastic = getattr(stream, "is_elastic", False)
         self._stream = stream
-        # 0 where the state is of no rank in particular.
-        self._ranks = 0 if getattr(stream, "is_elastic", False) else world.world_size
-        self._name = "of_all" if self._ranks == 0 else f"dp_{world.rank}"
+        self._ranks = 0 if is_elastic else world.world_size  # 0: the state is of no rank in particular
+        self._name = "of_all" if is_elastic else f"dp_{world.rank}"
         self._state: dict[str, Any] = {}
 
     def note(self) -> None:
@@ -162,8 +159,7 @@ class DataState:
 
     def save(self, step: int) -> dict[str, Any]:
         """What note() kept last, behind so many steps."""
-        content: Any = json.dumps(self._state) if self._ranks == 0 else as_bytes(self._state)
-        data = {"ranks": self._ranks, self._name: content}
+        data = {"ranks": self._ranks, self._name: as_bytes(self._state)}
         return {"schedule": {"current_step": step}, "microbatch_pack_stream": data}
 
     def load(self, checkpoints: Checkpoints) -> int:
@@ -174,10 +170,10 @@ class DataState:
         found = checkpoints.load({"schedule": {"current_step": 0}, "microbatch_pack_stream": {"ranks": 0}})
         saved = found["microbatch_pack_stream"]["ranks"]
         if saved != self._ranks:
-            names = [f"a state of {ranks} ranks" if ranks else "one for any ranks" for ranks in (saved, self._ranks)]
-            raise StateMismatchError({"the data stream": (names[0], names[1])})
-        content = checkpoints.load({"microbatch_pack_stream": {self._name: ""}})["microbatch_pack_stream"][self._name]
-        self._stream.load_state_dict(json.loads(content) if self._ranks == 0 else from_bytes(content))
+            saved_for, current = (f"a state of {n} ranks" if n else "one for any ranks" for n in (saved, self._ranks))
+            raise StateMismatchError({"the data stream": (saved_for, current)})
+        data = checkpoints.load({"microbatch_pack_stream": {self._name: b""}})["microbatch_pack_stream"]
+        self._stream.load_state_dict(from_bytes(data[self._name]))
         return int(found["schedule"]["current_step"])
 
 
@@ -189,54 +185,46 @@ class TrainedState:
 
     def __init__(self, model: nn.Module, optimizer: Any, others: Mapping[str, Any], world: World) -> None:
         self._model = model
-        self._tensors = isinstance(optimizer, torch.optim.Optimizer)
-        self._optimizer = optimizer
-        self._others = dict(others) if self._tensors else {**others, "optimizer": optimizer}
-        self._world = world
+        self._optimizer = optimizer if isinstance(optimizer, torch.optim.Optimizer) else None
+        self._others = dict(others) if self._optimizer is not None else {**others, "optimizer": optimizer}
+        self._ranks = world.world_size
+        self._name = f"dp_{world.rank}"
 
     def save(self) -> dict[str, Any]:
         """All of it, as torch.distributed.checkpoint takes it."""
         others = {name: as_bytes(other.state_dict()) for name, other in self._others.items()}
-        random = {"ranks": self._world.world_size, f"dp_{self._world.rank}": as_bytes(generators())}
+        random = {"ranks": self._ranks, self._name: as_bytes(generators())}
         with self._no_step():
-            trained = self._trained()
-        return {**trained, **others, "random": random}
+            return {**self._tensors(), **others, "random": random}
 
-    def load(self, checkpoints: Checkpoints) -> list[torch.Tensor] | None:
-        """All of the newest checkpoint. StateMismatchError for one of another model or optimizer.
-
-        The generators come back, for set_generators(); None where they are of another number of ranks.
-        """
+    def load(self, checkpoints: Checkpoints) -> None:
+        """All of the newest checkpoint. StateMismatchError for one of another model or optimizer."""
         with together("getting ready to load"):
-            trained = self._trained()
-            checkpoints.check_tensors(trained)
-        found = checkpoints.load({**trained, **dict.fromkeys(self._others, b""), "random": {"ranks": 0}})
-        drawn: list[torch.Tensor] | None = None
-        if found["random"]["ranks"] == self._world.world_size:
-            name = f"dp_{self._world.rank}"
-            drawn = from_bytes(checkpoints.load({"random": {name: b""}})["random"][name])
+            tensors = self._tensors()
+            checkpoints.check_tensors(tensors)
+        found = checkpoints.load({**tensors, **dict.fromkeys(self._others, b""), "random": {"ranks": 0}})
+        if found["random"]["ranks"] == self._ranks:
+            found["random"] = checkpoints.load({"random": {self._name: b""}})["random"]
         with together("loading model, optimizer, schedule and task"):
-            self._set(found)
-        return drawn
+            set_model_state_dict(self._model, found["model"])
+            if self._optimizer is not None:
+                set_optimizer_state_dict(self._model, self._optimizer, found["optimizer"])
+            for name, other in self._others.items():
+                other.load_state_dict(from_bytes(found[name]))
+            if self._name in found["random"]:
+                set_generators(from_bytes(found["random"][self._name]))
 
-    def _set(self, found: dict[str, Any]) -> None:
-        set_model_state_dict(self._model, found["model"])
-        if self._tensors:
-            set_optimizer_state_dict(self._model, self._optimizer, found["optimizer"])
-        for name, other in self._others.items():
-            other.load_state_dict(from_bytes(found[name]))
-
-    def _trained(self) -> dict[str, Any]:
-        trained: dict[str, Any] = {"model": get_model_state_dict(self._model)}
-        if self._tensors:
-            trained["optimizer"] = get_optimizer_state_dict(self._model, self._optimizer)
-        return trained
+    def _tensors(self) -> dict[str, Any]:
+        tensors: dict[str, Any] = {"model": get_model_state_dict(self._model)}
+        if self._optimizer is not None:
+            tensors["optimizer"] = get_optimizer_state_dict(self._model, self._optimizer)
+        return tensors
 
     @contextmanager
     def _no_step(self) -> Iterator[None]:
         """torch lets an optimizer without a state, as SGD's, make a step of nothing to get one: whoever counts steps,
         or hooks into them, would see it. It does not where there is a gradient."""
-        groups = self._optimizer.param_groups if self._tensors else ()
+        groups = () if self._optimizer is None else self._optimizer.param_groups
         one = next((one for group in groups for one in group["params"] if one.requires_grad), None)
         if one is None or one.grad is not None:
             yield
@@ -271,11 +259,3 @@ def as_bytes(content: Any) -> bytes:
 def from_bytes(content: bytes) -> Any:
     """What as_bytes() was given. It may be any object, as everything in a checkpoint but the tensors."""
     return torch.load(io.BytesIO(content), map_location="cpu", weights_only=False)
-
-
-def _sync(folder: Path) -> None:
-    number = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(number)
-    finally:
-        os.close(number)

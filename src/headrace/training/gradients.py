@@ -4,12 +4,13 @@ Every rank brings the sum of its weighted gradients and the sum of its weights. 
 mean, so ranks may have unequally many microbatches, or none, as long as each holds the whole model.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch._utils import _flatten_dense_tensors, _take_tensors, _unflatten_dense_tensors
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 
@@ -29,7 +30,7 @@ def replicate(model: nn.Module, context: DistributedContext) -> None:
     DistributedDataParallel would reduce during the backward pass, which hangs where ranks have unequally many
     microbatches or use unequal parameters.
     """
-    _of_rank_0([*model.parameters(), *model.buffers()])
+    _share([*model.parameters(), *model.buffers()])
 
 
 def shard(model: nn.Module, context: DistributedContext) -> None:
@@ -44,6 +45,8 @@ def shard(model: nn.Module, context: DistributedContext) -> None:
 
 class Gradients:
     """The gradients of a model's parameters: added up microbatch by microbatch, then over ranks, then divided.
+
+    What is trained may be other parameters in each step, where a task freezes or thaws some, alike on every rank.
 
     OptionError for a model of which FSDP2 spreads a part only: nobody would add up the gradients of the rest.
     """
@@ -62,27 +65,12 @@ class Gradients:
             part.set_force_sum_reduction_for_comms(True)  # gloo cannot divide
         self.is_sharded = bool(parts)
         self._model = model
-        self._all = list(model.parameters())
+        self._parameters = list(model.parameters())
         self._dtype = None if config.grad_dtype is None else getattr(torch, config.grad_dtype)
-        self._most_bytes = config.bucket_size_mb << 20
+        self._message_bytes = config.bucket_size_mb << 20
         self._is_distributed = world_size > 1
-        self._is_reduced = world_size > 1 and not self.is_sharded
-        self._has_buffers = any(True for _ in _kept_buffers(model))
         self._sums = torch.zeros(2, dtype=torch.float64, device=device)  # of loss * weight, and of weight
-        self._parameters: list[nn.Parameter] = []
-        self._totals: list[Tensor] | None = None
-        self._pieces: list[tuple[int, int]] = []
-        self.begin()
-
-    def begin(self) -> None:
-        """Before each step: what is trained may be other parameters than in the last one, where a task freezes or
-        thaws some. They must be the same on every rank."""
-        trained = [parameter for parameter in self._all if parameter.requires_grad]
-        if [*map(id, trained)] == [*map(id, self._parameters)]:
-            return
-        self._parameters = trained
-        self._totals = None if self._dtype is None else [torch.zeros_like(one, dtype=self._dtype) for one in trained]
-        self._pieces = _pieces(self._totals or trained, self._most_bytes)
+        self._totals: dict[nn.Parameter, Tensor] = {}  # of gradients, where they have a type of their own
 
     def backward(self, loss: Tensor, weight: Tensor | float | None, output: Any = None) -> None:
         """Add the gradients of one microbatch's loss, times its weight. One of weight 0 adds nothing, if it is NaN,
@@ -105,11 +93,17 @@ class Gradients:
         (loss * weight).backward()  # type: ignore[no-untyped-call]
         self._sums[0] += loss.detach().to(torch.float64).reshape(()) * weight
         self._sums[1] += weight
-        if self._totals is not None:
-            for parameter, total in zip(self._parameters, self._totals, strict=True):
-                if parameter.grad is not None:
-                    total += parameter.grad
-                    parameter.grad = None
+        if self._dtype is not None:
+            self._move_to_totals()
+
+    def _move_to_totals(self) -> None:
+        for parameter in self._parameters:
+            if parameter.grad is not None:
+                if parameter in self._totals:
+                    self._totals[parameter] += parameter.grad
+                else:
+                    self._totals[parameter] = parameter.grad.to(self._dtype)
+                parameter.grad = None
 
     def finish(self) -> Tensor:
         """Leave each parameter the mean gradient over all microbatches and ranks; the mean loss comes back.
@@ -119,26 +113,30 @@ class Gradients:
         if self._is_distributed:
             dist.all_reduce(self._sums)
         divisor = torch.where(self._sums[1] > 0, self._sums[1], float("inf"))  # nothing counted: zeros, not NaN
-        sums = self._totals
-        if sums is None:
-            sums = [torch.zeros_like(one) if one.grad is None else one.grad for one in self._parameters]
-        for begin, end in self._pieces:
-            means = self._means(sums[begin:end], divisor)
-            for parameter, mean in zip(self._parameters[begin:end], means, strict=True):
-                parameter.grad = None  # of another type than mean's, perhaps
-                parameter.grad = mean.to(parameter.dtype)
+        trained = [parameter for parameter in self._parameters if parameter.requires_grad]
+        sums = [self._sum(parameter) for parameter in trained]
+        local = [one.to_local() if isinstance(one, DTensor) else one for one in sums]
+        if self._is_distributed and not self.is_sharded:
+            exchange_in_messages(local, self._message_bytes, dist.all_reduce)
+        torch._foreach_div_(local, divisor)
+        for parameter, mean in zip(trained, sums, strict=True):
+            parameter.grad = None  # of another type than mean's, perhaps
+            parameter.grad = mean.to(parameter.dtype)
         return self._sums[0] / divisor
+
+    def _sum(self, parameter: nn.Parameter) -> Tensor:
+        found = parameter.grad if self._dtype is None else self._totals.get(parameter)
+        return torch.zeros_like(parameter, dtype=self._dtype) if found is None else found
 
     def share_buffers(self) -> None:
         """Give every rank the buffers of rank 0 that checkpoints hold, such as BatchNorm's running means, which each
         rank would have from its own rows otherwise. Every rank must call it."""
-        if self._is_distributed and self._has_buffers:
-            _of_rank_0(list(_kept_buffers(self._model)))
+        if self._is_distributed:
+            _share(list(_kept_buffers(self._model)))
 
     def clip(self, max_norm: float | None) -> Tensor:
         """The norm of all gradients together; they are scaled down to max_norm where that is less."""
-        gradients = [parameter.grad for parameter in self._parameters if parameter.grad is not None]
-        norm = nn.utils.get_total_norm(gradients)
+        norm = nn.utils.get_total_norm([one.grad for one in self._parameters if one.grad is not None])
         norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
         if max_norm is not None:
             nn.utils.clip_grads_with_norm_(self._parameters, max_norm, norm)
@@ -147,20 +145,9 @@ class Gradients:
     def clear(self) -> None:
         """Begin another step."""
         self._sums.zero_()
-        for parameter in self._all:
+        self._totals.clear()
+        for parameter in self._parameters:
             parameter.grad = None
-        for total in self._totals or ():
-            total.zero_()
-
-    def _means(self, sums: Sequence[Tensor], divisor: Tensor) -> Sequence[Tensor]:
-        if not self._is_reduced:
-            torch._foreach_div_([one.to_local() if isinstance(one, DTensor) else one for one in sums], divisor)
-            return sums
-        flat = torch.cat([one.reshape(-1) for one in sums])  # one message for many
-        dist.all_reduce(flat)
-        flat /= divisor
-        parts = torch.split(flat, [one.numel() for one in sums])
-        return [part.view_as(one) for part, one in zip(parts, sums, strict=True)]
 
 
 def _counting(loss: Tensor, output: Any, counts: Tensor) -> Tensor:
@@ -180,23 +167,16 @@ def _kept_buffers(model: nn.Module) -> Iterator[Tensor]:
                 yield buffer
 
 
-def _of_rank_0(tensors: Sequence[Tensor]) -> None:
-    """Give every rank the values of rank 0, in place; many in one message, of whatever type and layout."""
-    alike = sorted((tensor.detach() for tensor in tensors), key=lambda tensor: str(tensor.dtype))
-    for begin, end in _pieces(alike, MESSAGE_BYTES):
-        piece = alike[begin:end]
-        flat = torch.cat([one.reshape(-1) for one in piece])
-        dist.broadcast(flat.view(torch.uint8), 0)
-        for one, part in zip(piece, torch.split(flat, [one.numel() for one in piece]), strict=True):
-            one.copy_(part.view_as(one))
+def _share(tensors: Sequence[Tensor]) -> None:
+    """Give every rank the values of rank 0, in place, of whatever type and layout they are."""
+    exchange_in_messages(
+        [tensor.detach() for tensor in tensors], MESSAGE_BYTES, lambda flat: dist.broadcast(flat.view(torch.uint8), 0)
+    )
 
 
-def _pieces(tensors: Sequence[Tensor], most_bytes: int) -> list[tuple[int, int]]:
-    """Where to cut tensors into runs of one type and about most_bytes at most, each of at least one tensor."""
-    cuts, held = [0], 0
-    for place, tensor in enumerate(tensors):
-        held += tensor.nbytes
-        if place > cuts[-1] and (held > most_bytes or tensor.dtype != tensors[place - 1].dtype):
-            cuts.append(place)
-            held = tensor.nbytes
-    return list(zip(cuts, [*cuts[1:], len(tensors)], strict=True)) if tensors else []
+def exchange_in_messages(tensors: Sequence[Tensor], most_bytes: int, exchange: Callable[[Tensor], Any]) -> None:
+    """Exchange tensors with other ranks, in place: those of one type, about most_bytes of them, in one message."""
+    for some in _take_tensors(tensors, most_bytes):  # type: ignore[no-untyped-call]
+        flat = _flatten_dense_tensors(some)  # type: ignore[no-untyped-call]
+        exchange(flat)
+        torch._foreach_copy_(some, _unflatten_dense_tensors(flat, some))  # type: ignore[no-untyped-call]

@@ -1,7 +1,6 @@
-"""What the loop asks of a model: what is wrapped in it, how it is called, and which parameters are its own."""
+"""What the loop asks of a model: how it is called, and which parameters are its own."""
 
 import inspect
-from collections.abc import Iterator
 from typing import Any
 
 from torch import nn
@@ -10,22 +9,17 @@ from torch.nn.parallel import DistributedDataParallel
 from headrace.errors import OptionError
 from headrace.training.providers import OptimizerProtocol
 
-__all__ = ["check_parameters", "needs_shared", "parameters_of", "unwrapped"]
-
-
-def unwrapped(model: nn.Module) -> Iterator[nn.Module]:
-    """The model, and what torch.compile() and DistributedDataParallel have wrapped in it, the outermost first."""
-    inner: Any = model
-    yield inner
-    while (is_ddp := isinstance(inner, DistributedDataParallel)) or hasattr(inner, "_orig_mod"):
-        inner = inner.module if is_ddp else inner._orig_mod
-        yield inner
+__all__ = ["check_parameters", "needs_shared", "parameters_of"]
 
 
 def needs_shared(model: nn.Module) -> bool:
-    """Whether forward cannot do without a second argument."""
+    """Whether forward cannot do without a second argument: that of the model which torch.compile() and
+    DistributedDataParallel have wrapped."""
+    inner: Any = model
+    while isinstance(inner, DistributedDataParallel) or hasattr(inner, "_orig_mod"):
+        inner = inner.module if isinstance(inner, DistributedDataParallel) else inner._orig_mod
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    given = [one for one in inspect.signature(model.forward).parameters.values() if one.kind in kinds]
+    given = [one for one in inspect.signature(inner.forward).parameters.values() if one.kind in kinds]
     return len(given) > 1 and given[1].default is inspect.Parameter.empty
 
 

@@ -1,8 +1,8 @@
 """What people and plots see of a job: lines of JSON, and a line on the terminal."""
 
 import json
+from contextlib import ExitStack
 from time import perf_counter
-from types import TracebackType
 from typing import Any, Self, TextIO
 
 from rich.console import Console
@@ -24,6 +24,7 @@ class Reports:
         self._schedule = schedule
         self._name = name
         self._is_main = is_main
+        self._opened = ExitStack()
         self._file: TextIO | None = None
         self._progress: Progress | None = None
         self._task: Any = None
@@ -35,24 +36,19 @@ class Reports:
         with together(f"opening {self._config.path}"):
             if self._is_main and self._config.path is not None:
                 self._config.path.parent.mkdir(parents=True, exist_ok=True)
-                self._file = self._config.path.open("a", encoding="utf-8")
+                self._file = self._opened.enter_context(self._config.path.open("a", encoding="utf-8"))
         console = Console(stderr=True)
         if self._is_main and self._config.progress and console.is_terminal:
             columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-            self._progress = Progress(*columns, TextColumn("{task.fields[numbers]}"), console=console)
+            progress = Progress(*columns, TextColumn("{task.fields[numbers]}"), console=console)
+            self._progress = self._opened.enter_context(progress)
             total, done = self._schedule.total_steps, self._schedule.current_step
-            self._task = self._progress.add_task(self._name, total=total, completed=done, numbers="")
-            self._progress.start()
+            self._task = progress.add_task(self._name, total=total, completed=done, numbers="")
         self._begin_s = perf_counter()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._progress is not None:
-            self._progress.stop()
-        if self._file is not None:
-            self._file.close()
+    def __exit__(self, *_: object) -> None:
+        self._opened.close()
 
     def add(self, tokens: int, wait_s: float) -> None:
         """All ranks together trained on so many more tokens; this one waited so long for them."""

@@ -10,7 +10,7 @@ __all__ = ["JobSchedule"]
 
 
 class JobSchedule:
-    """The steps of a job: current_step are done, of total_steps.
+    """The steps of a job: current_step are done, of total_steps, those before a resume included.
 
     total_steps is the configured number, else that of the data. Of data that was gone on with, what is left of it
     counts (its `steps_left`, where it has that): with another global batch size than before nothing is left out.
@@ -36,22 +36,12 @@ class JobSchedule:
                 stream.total_steps,  # a stream may say better why there are none
                 "at least 1: the data does not fill one step; give it smaller ones, or drop_last=False",
             )
-        self._current_step = current_step
-        self._total_steps = total
-
-    @property
-    def current_step(self) -> int:
-        """Steps that are done."""
-        return self._current_step
-
-    @property
-    def total_steps(self) -> int:
-        """Steps of the whole job, those before a resume included."""
-        return self._total_steps
+        self.current_step = current_step
+        self.total_steps = total
 
     def step(self) -> None:
         """Count one more step as done."""
-        self._current_step += 1
+        self.current_step += 1
 
     def should_do_action(
         self, action: StepActionPeriod, enable_on_last_step_if_periodic: bool = False, is_post_step_action: bool = False
@@ -61,8 +51,8 @@ class JobSchedule:
         That is the step being made, or with is_post_step_action the one that step() counted last.
         enable_on_last_step_if_periodic has it done behind the last step, too. OptionError for a period below 1.
         """
-        step = self._current_step + (0 if is_post_step_action else 1)
-        is_last = step == self._total_steps
+        step = self.current_step + (0 if is_post_step_action else 1)
+        is_last = step == self.total_steps
         match action:
             case StepActionSpecial.disable:
                 return False
@@ -75,8 +65,8 @@ class JobSchedule:
 
     def state_dict(self) -> dict[str, Any]:
         """The steps that are done."""
-        return {"current_step": self._current_step}
+        return {"current_step": self.current_step}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Set the steps that are done; the total stays."""
-        self._current_step = int(state_dict["current_step"])
+        self.current_step = int(state_dict["current_step"])

@@ -4,7 +4,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, Self
 
 __all__ = ["StopRequest"]
@@ -31,18 +31,15 @@ class StopRequest:
             self._before[number] = signal.signal(number, self._note)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        while self._before:
-            self._restore(next(iter(self._before)))
+    def __exit__(self, *_: object) -> None:
+        for number in list(self._before):
+            self._restore(number)
 
-    def came(self) -> bool:
-        """Whether there is a request, or one comes in a moment. An error may be due to the same signal: it goes to all
-        processes of a job, workers included, and not to all at once."""
+    def wait_for_late_one(self) -> None:
+        """Wait a moment, if there is no request yet. An error may be due to the same signal: it goes to all processes
+        of a job, workers included, and not to all at once."""
         if self.name is None:
             threading.Event().wait(GRACE_S)
-        return self.name is not None
 
     @contextmanager
     def undisturbed(self) -> Iterator[None]:

@@ -11,25 +11,25 @@ step, so none waits for another in vain.
 import gc
 import json
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.random import fork_rng
 
-from headrace.errors import RankFailedError
 from headrace.loading.device_stream import DevicePackStream, build_device_pack_stream
 from headrace.loading.world import World
 from headrace.planning import derive_seed
-from headrace.training.agreement import PATIENCE_S, check_agreed, check_same, first_failure, together
-from headrace.training.checkpoint import Checkpoints, DataState, TrainedState, generators, set_generators
+from headrace.training.agreement import PATIENCE_S, check_agreed, check_same, together
+from headrace.training.checkpoint import Checkpoints, DataState, TrainedState
 from headrace.training.context import DeviceMeshParameters, DistributedContext, data_parallel_world
 from headrace.training.data import DataProvider, InitializeDataProviderContext
 from headrace.training.gradients import Gradients
-from headrace.training.models import check_parameters, needs_shared, parameters_of, unwrapped
+from headrace.training.models import check_parameters, needs_shared, parameters_of
 from headrace.training.parameters import StepActionPeriod, TrainerConfig
 from headrace.training.providers import (
     BuildForwardInputsContext,
@@ -62,6 +62,7 @@ class Job:
 
     config: TrainerConfig
     context: DistributedContext
+    world: World
     task: TrainTask[Any, Any, Any, Any, Any]
     stream: DevicePackStream
     data: DataState
@@ -70,44 +71,33 @@ class Job:
     model: nn.Module
     optimizer: OptimizerProtocol
     lr_scheduler: LRSchedulerProtocol
-    trained: TrainedState
-    gradients: Gradients
 
 
+@dataclass(frozen=True)
 class TrainingConfigurator:
     """Puts a job together: each provider is called once on every rank, an error in one of them is raised on all."""
 
-    def __init__(
-        self,
-        mesh: DeviceMeshParameters,
-        parameters: TrainerConfig,
-        task_provider: TrainTaskProvider,
-        model_provider: ModelProvider[Any],
-        data_provider: DataProvider,
-        optimizer_provider: OptimizerProvider,
-        lr_scheduler_provider: LRSchedulerProvider,
-    ) -> None:
-        self._mesh = mesh
-        self._config = parameters
-        self._task_provider = task_provider
-        self._model_provider = model_provider
-        self._data_provider = data_provider
-        self._optimizer_provider = optimizer_provider
-        self._lr_scheduler_provider = lr_scheduler_provider
+    mesh: DeviceMeshParameters
+    parameters: TrainerConfig
+    task_provider: TrainTaskProvider
+    model_provider: ModelProvider[Any]
+    data_provider: DataProvider
+    optimizer_provider: OptimizerProvider
+    lr_scheduler_provider: LRSchedulerProvider
 
     def configure(self) -> "Trainer":
         """The trainer, ready to go on where the run's newest checkpoint says: the data stands there already, so that
         one which does not fit is refused here."""
-        config = self._config
-        context = self._mesh.build()
+        config = self.parameters
+        context = self.mesh.build()
         if config.timeout is not None:
             context.set_timeout(config.timeout.init_timeout)
         world = data_parallel_world(context)
         torch.manual_seed(config.determinism.base_seed)  # torchdata's loader draws its order when it is made
         with together("the task provider"):
-            task = self._task_provider(TrainTaskProviderContext(dist_context=context))
+            task = self.task_provider(TrainTaskProviderContext(dist_context=context))
         with together("the data provider"):
-            inner = self._data_provider(InitializeDataProviderContext(dist_context=context))
+            inner = self.data_provider(InitializeDataProviderContext(dist_context=context))
             stream = build_device_pack_stream(inner, context.current_device, config.data_prefetch.prefetch_factor)
         data = DataState(stream, world)
         checkpoints, done = None, 0
@@ -123,25 +113,22 @@ class TrainingConfigurator:
         if stream.is_elastic:  # a state of all ranks: one that has another read another dataset, or another order of it
             check_same("data", json.dumps(stream.state_dict()))
         model = self._model(context)
-        gradients = Gradients(model, context.current_device, config.gradient_manager, world.world_size)
         with together("the optimizer provider"):
-            optimizer = self._optimizer_provider(InitializeOptimizerStageContext(dist_context=context, model=model))
+            optimizer = self.optimizer_provider(InitializeOptimizerStageContext(dist_context=context, model=model))
             check_parameters(optimizer, model)
         with together("the provider of the learning rate's schedule"):
             lr_context = InitializeLRSchedulerContext(
                 dist_context=context, total_steps=schedule.total_steps, optimizer=optimizer
             )
-            lr_scheduler = self._lr_scheduler_provider(lr_context)
-        others = {"task": task, "lr_scheduler": lr_scheduler}
-        trained = TrainedState(model, optimizer, others, world)
-        made = (data, checkpoints, schedule, model, optimizer, lr_scheduler, trained, gradients)
-        return Trainer(Job(config, context, task, stream, *made), world)
+            lr_scheduler = self.lr_scheduler_provider(lr_context)
+        job = Job(config, context, world, task, stream, data, checkpoints, schedule, model, optimizer, lr_scheduler)
+        return Trainer(job)
 
     def _model(self, context: DistributedContext) -> nn.Module:
-        seed, device = self._config.determinism.base_seed, context.current_device
+        seed, device = self.parameters.determinism.base_seed, context.current_device
         torch.manual_seed(seed)  # the same on every rank
         with together("the model provider"):
-            result = self._model_provider.initialize_model_stage(InitializeModelStageContext(dist_context=context))
+            result = self.model_provider.initialize_model_stage(InitializeModelStageContext(dist_context=context))
             model: nn.Module = result.model
             if any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers())):
                 model.to_empty(device=device)
@@ -151,11 +138,11 @@ class TrainingConfigurator:
             check_same("parameters", parameters_of(model))
             by_mesh: Literal["ddp", "fsdp2"] = "fsdp2" if context.mesh_params.data_parallel_shard > 1 else "ddp"
             given = ParallelizeModelStageContext(
-                dist_context=context, model=model, parallelism=self._config.parallelism or by_mesh
+                dist_context=context, model=model, parallelism=self.parameters.parallelism or by_mesh
             )
             # Not together(): ranks speak with each other in it, and one that has failed must not wait for those who
             # wait for it.
-            replaced = self._model_provider.parallelize_model_stage(given)
+            replaced = self.model_provider.parallelize_model_stage(given)
             model = model if replaced is None else replaced
         # The data may draw its order from the CPU's generator, which stays the same on every rank; dropout need not be.
         torch.manual_seed(seed)
@@ -165,36 +152,30 @@ class TrainingConfigurator:
 
 
 class Trainer:
-    """A job that is ready to be trained; TrainingConfigurator.configure() makes it."""
+    """A job that is ready to be trained; TrainingConfigurator.configure() makes it.
 
-    def __init__(self, job: Job, world: World) -> None:
+    schedule is how far the job is, model as it is trained, dist_context its processes: close() that when nothing is
+    left to do.
+    """
+
+    def __init__(self, job: Job) -> None:
+        self.dist_context = job.context
+        self.schedule = job.schedule
+        self.model = job.model
         self._job = job
-        self._world = world
+        self._gradients = Gradients(
+            job.model, job.context.current_device, job.config.gradient_manager, job.world.world_size
+        )
+        others = {"task": job.task, "lr_scheduler": job.lr_scheduler}
+        self._trained = TrainedState(job.model, job.optimizer, others, job.world)
+        self._needs_shared = needs_shared(job.model)
+        self._ddp = next((one for one in job.model.modules() if isinstance(one, DistributedDataParallel)), None)
         self._stop = StopRequest()
         self._torn: str | None = None  # why nobody can go on from here
-        self._drawn: list[torch.Tensor] | None = None  # the generators that a first step is to begin with
         self._pulled: Sequence[Any] | None = None  # a pack that others had none beside, for a next call of train()
-        *_, inner = unwrapped(job.model)
-        self._shared = needs_shared(inner)
-        self._ddp = next((one for one in unwrapped(job.model) if isinstance(one, DistributedDataParallel)), None)
-        self._restored = job.checkpoints is None or job.checkpoints.newest_step is None
+        self._is_loaded = job.checkpoints is None or job.checkpoints.newest_step is None
         self._saved_step = job.schedule.current_step
         self._metrics = job.stream.metrics()
-
-    @property
-    def dist_context(self) -> DistributedContext:
-        """The job's processes; close() it when nothing is left to do."""
-        return self._job.context
-
-    @property
-    def schedule(self) -> JobSchedule:
-        """How far the job is."""
-        return self._job.schedule
-
-    @property
-    def model(self) -> nn.Module:
-        """The model, as it is trained."""
-        return self._job.model
 
     def train(self) -> None:
         """Train from the newest checkpoint, or from nothing, to the job's last step.
@@ -206,92 +187,91 @@ class Trainer:
         Where it was stopped, or its data or a checkpoint failed, another call goes on behind the last whole step. After
         an error within a step it is a RuntimeError: configure() another trainer, which goes on from the checkpoint.
         """
-        job = self._job
+        job, schedule, log = self._job, self.schedule, self.dist_context.logger
         if self._torn is not None:
             raise RuntimeError(
                 f"{self._torn}, so this trainer cannot go on; configure() another one, which goes on from the newest "
                 "checkpoint"
             )
-        if not self._restored and job.checkpoints is not None:
-            self._drawn = job.trained.load(job.checkpoints)
-            self._restored = True
-        self._drawn = self._drawn or generators()
-        schedule, log = job.schedule, job.context.logger
+        if not self._is_loaded and job.checkpoints is not None:
+            self._trained.load(job.checkpoints)
+            self._is_loaded = True
         if schedule.current_step >= schedule.total_steps:
             self._save()  # what a call before could not
             log.info("%s is complete: %d steps are done", job.config.run.name, schedule.current_step)
             return
-        reports = Reports(job.config.logging, schedule, job.config.run.name, is_main=job.context.is_main_process)
-        collect = job.config.gc is not None and gc.isenabled()
-        if collect:
-            gc.disable()
-        try:
-            with self._stop, job.stream, reports:
-                stopped = self._train(iter(job.stream), reports)
-        finally:
-            if collect:
-                gc.enable()
+        reports = Reports(job.config.logging, schedule, job.config.run.name, is_main=self.dist_context.is_main_process)
+        with ExitStack() as behind, self._stop, job.stream, reports:
+            if job.config.gc is not None and gc.isenabled():
+                gc.disable()
+                behind.callback(gc.enable)
+            stopped = self._train(reports)
         if stopped:
             log.warning("stopped by %s behind step %d", self._stop.name or "another rank", schedule.current_step)
             raise SystemExit(0)
         job.task.finalize(FinalizeContext())
 
-    def _train(self, packs: Iterator[Sequence[Any]], reports: Reports) -> bool:
+    def _train(self, reports: Reports) -> bool:
         """Whether it was stopped before the last step."""
-        job, schedule = self._job, self._job.schedule
-        first = schedule.current_step + 1
+        config, schedule, device = self._job.config, self.schedule, self.dist_context.current_device
+        packs = iter(self._job.stream)
+        goes_on = schedule.current_step > 0
+        is_first = True
         while schedule.current_step < schedule.total_steps:
-            pack = self._next(packs, reports)
+            # A stream may draw from the generators as it begins, such as torch's DataLoader; a model that goes on is to
+            # draw what it would have.
+            with fork_rng([device] if device.type == "cuda" else [], enabled=goes_on and is_first):
+                pack = self._next(packs, reports)
             with self._stop.undisturbed():
                 if pack is None:
                     self._save()
                     return True
-                if self._drawn is not None:  # a stream may draw from them as it begins, such as torch's DataLoader
-                    set_generators(self._drawn)
-                    self._drawn = None
                 self._step(pack, reports)
-                if job.config.checkpointing is not None and self._is_due(job.config.checkpointing.period_steps):
+                if config.checkpointing is not None and self._is_due(config.checkpointing.period_steps):
                     self._save()
-            if job.config.timeout is not None and schedule.current_step == first:
-                job.context.set_timeout(job.config.timeout.step_timeout)
+            if config.timeout is not None and is_first:
+                self.dist_context.set_timeout(config.timeout.step_timeout)
+            is_first = False
         return False
 
     def _next(self, packs: Iterator[Sequence[Any]], reports: Reports) -> Sequence[Any] | None:
         """This rank's next pack, where all ranks have one; None where any was asked to stop. What was pulled then is
         not trained on, and the noted state is before it."""
-        job, stop = self._job, self._stop
-        pack: Sequence[Any] = ()
+        job, stop, done = self._job, self._stop, self.schedule.current_step
         error: Exception | None = None
         try:
-            if stop.name is None:
-                pack = next(packs) if self._pulled is None else self._pulled
-                self._pulled = pack
+            if self._pulled is None and stop.name is None:
+                self._pulled = next(packs)
         except StopIteration:
             self._torn = "the data ended too early"
-            done, total = job.schedule.current_step, job.schedule.total_steps
             error = RuntimeError(
-                f"the data ended at step {done}, before total_steps={total}; lower total_steps, or provide more data"
+                f"the data ended at step {done}, before total_steps={self.schedule.total_steps}; lower total_steps, or "
+                "provide more data"
             )
         except Exception as raised:
             error = raised
-        if error is not None and stop.came():
-            job.context.logger.warning("stopped by %s; the data said: %s", stop.name, error)
-            error = None
+        if error is not None:
+            stop.wait_for_late_one()
+        pack = () if self._pulled is None else self._pulled
         before, self._metrics = self._metrics, job.stream.metrics()
         met = self._metrics.since(before)
         status = [error is not None, stop.name is not None, len(pack), len(pack) ** 2, met.tokens]
-        failed, stopping, count, squares, tokens = self._summed(status)
+        sums = torch.tensor(status, dtype=torch.int64)
+        if job.world.world_size > 1:
+            dist.all_reduce(sums)
+        failed, stopping, count, squares, tokens = sums.tolist()
         if stopping:
             if error is not None:
-                job.context.logger.warning("another rank was asked to stop; the data said: %s", error)
+                self.dist_context.logger.warning("asked to stop; the data said: %s", error)
             return None
         if failed:
-            self._raise(error, f"the data of step {job.schedule.current_step + 1}")
-        if job.gradients.is_sharded and count**2 != self._world.world_size * squares:  # all equal, or it is less
+            with together(f"the data of step {done + 1}"):
+                if error is not None:
+                    raise error
+        if self._gradients.is_sharded and count**2 != job.world.world_size * squares:  # all equal, or it is less
             raise RuntimeError(
                 f"a sharded model needs equally many microbatches on every rank, and this one has {len(pack)} of the "
-                f"{count} of step {job.schedule.current_step + 1}; pad the data (drop_last=True, or padding=True), or "
-                "take parallelism='ddp'"
+                f"{count} of step {done + 1}; pad the data (drop_last=True, or padding=True), or take parallelism='ddp'"
             )
         reports.add(tokens, met.wait_s)
         job.data.note()
@@ -299,19 +279,19 @@ class Trainer:
         return pack
 
     def _step(self, pack: Sequence[Any], reports: Reports) -> None:
-        job, schedule = self._job, self._job.schedule
+        job, schedule, gradients = self._job, self.schedule, self._gradients
         name = f"step {schedule.current_step + 1}"
         self._torn = f"{name} was broken off"
         with together(name, PATIENCE_S):
             self._forward_backward(pack)
-        loss = job.gradients.finish()
-        job.gradients.share_buffers()
-        grad_norm = job.gradients.clip(job.config.gradient_clipping.max_norm)
+        loss = gradients.finish()
+        gradients.share_buffers()
+        grad_norm = gradients.clip(job.config.gradient_clipping.max_norm)
         with together(f"the end of {name}", PATIENCE_S):
             job.optimizer.step()
             job.lr_scheduler.step()
             job.optimizer.zero_grad()
-            job.gradients.clear()
+            gradients.clear()
             schedule.step()
             reports.step(loss, grad_norm)
             job.task.step_done(StepDoneContext(schedule=schedule, loss=loss, grad_norm=grad_norm))
@@ -320,52 +300,30 @@ class Trainer:
         self._torn = None
 
     def _forward_backward(self, pack: Sequence[Any]) -> None:
-        job = self._job
-        job.gradients.begin()
-        repeats = getattr(pack, "num_repeats", None)  # of a PaddedPack
-        weights = getattr(pack, "loss_weights", None)  # of a TokenPack
+        task = self._job.task
+        repeats = getattr(pack, "num_repeats", [0] * len(pack))  # of a PaddedPack
+        weights = getattr(pack, "loss_weights", [None] * len(pack))  # of a TokenPack
         inputs = [
-            job.task.build_forward_inputs(
-                BuildForwardInputsContext(batch=batch, num_repeats=0 if repeats is None else int(repeats[place]))
-            )
-            for place, batch in enumerate(pack)
+            task.build_forward_inputs(BuildForwardInputsContext(batch=batch, num_repeats=int(number)))
+            for batch, number in zip(pack, repeats, strict=True)
         ]
         with nullcontext() if self._ddp is None else self._ddp.no_sync():
-            for place, given in enumerate(inputs):
-                shared = (given.shared,) if self._shared or given.shared is not None else ()
-                output = job.model(given.input, *shared)
-                loss = job.task.compute_loss(
-                    ComputeLossContext(pipeline_results=output, state=given.state, schedule=job.schedule)
+            for given, weight in zip(inputs, weights, strict=True):
+                shared = (given.shared,) if self._needs_shared or given.shared is not None else ()
+                output = self.model(given.input, *shared)
+                loss = task.compute_loss(
+                    ComputeLossContext(pipeline_results=output, state=given.state, schedule=self.schedule)
                 )
-                weight = loss.loss_weight
-                if weight is None and weights is not None:
-                    weight = float(weights[place])
-                job.gradients.backward(loss.loss, weight, output)
+                self._gradients.backward(loss.loss, weight if loss.loss_weight is None else loss.loss_weight, output)
 
     def _is_due(self, period: StepActionPeriod) -> bool:
-        return self._job.schedule.should_do_action(period, True, is_post_step_action=True)
+        return self.schedule.should_do_action(period, True, is_post_step_action=True)
 
     def _save(self) -> None:
         """Save what is not saved yet."""
-        job, step = self._job, self._job.schedule.current_step
+        job, step = self._job, self.schedule.current_step
         if job.checkpoints is not None and step != self._saved_step:
             with together(f"the states of step {step}", PATIENCE_S):
-                state = {**job.data.save(step), **job.trained.save()}
+                state = {**job.data.save(step), **self._trained.save()}
             job.checkpoints.save(step, state)
             self._saved_step = step
-
-    def _summed(self, numbers: Sequence[int]) -> list[int]:
-        """The numbers, each added up over all ranks."""
-        if self._world.world_size == 1:
-            return list(numbers)
-        sums = torch.tensor(numbers, dtype=torch.int64)
-        dist.all_reduce(sums)
-        return sums.tolist()
-
-    def _raise(self, error: Exception | None, block: str) -> NoReturn:
-        """Raise error, or that another rank has one."""
-        failed = first_failure(error) if self._world.world_size > 1 else None
-        if error is not None:
-            raise error
-        assert failed is not None
-        raise RankFailedError(block, failed.rank, failed.text)

@@ -477,8 +477,19 @@ def test_what_a_provider_raises_is_seen(http_url):
         raise RuntimeError("the vault is sealed")
 
     store = open_store("s3://bucket", endpoint=http_url, credential_provider=broken, retry=QUICK)
-    with pytest.raises(Exception, match="the vault is sealed"):
+    with pytest.raises(StoreError, match=r"s3://bucket/object: the credential provider failed: .*the vault is sealed"):
         store.get("object")
+    store = open_store("s3://bucket", endpoint=http_url, credential_provider=lambda: 5, retry=QUICK)
+    with pytest.raises(StoreError, match="returned int, not a mapping"):
+        store.get("object")
+
+
+@pytest.mark.parametrize("credentials", [{"account_key": "YWJj"}, {"account_name": "a", "account_key": "%do-not-show%"}])
+def test_settings_that_make_no_client_are_told_with_a_hint(http_url, credentials):
+    store = open_store("az://box", endpoint=http_url, credentials=credentials, retry=QUICK)
+    with pytest.raises(AccessDeniedError, match=r"az://box.*credentials=") as caught:
+        store.get("object")
+    assert "do-not-show" not in str(caught.value)
 
 
 def test_no_secret_is_shown_anywhere(http_folder, http_server):

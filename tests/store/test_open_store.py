@@ -76,6 +76,10 @@ def test_the_account_of_an_azure_url_is_understood():
         ("s3://bucket", {"connect_timeout_s": "5"}, "connect_timeout_s"),
         ("s3://bucket", {"endpoint": "http://host", "allow_http": False}, "allow_http"),
         ("s3://", {}, "url.*BUCKET"),
+        ("s3://no bucket/a", {}, "url.*BUCKET"),
+        ("s3://bucket", {"endpoint": "host:80"}, "endpoint.*http"),
+        ("s3://bucket", {"endpoint": "http://a host"}, "endpoint.*http"),
+        ("https://", {}, "url"),
         ("s3://bucket/a/../b", {}, "url.*empty parts"),
         ("s3://bucket/a//b", {}, "url.*empty parts"),
         ("az://box", {"region": "x"}, "region"),
@@ -92,6 +96,12 @@ def test_what_is_not_understood_is_refused_by_name(url, options, named):
 def test_a_provider_must_be_callable():
     with pytest.raises(TypeError, match="credential_provider must be callable, not str"):
         open_store("s3://bucket", credential_provider="x")
+
+    async def provider() -> dict[str, str]:
+        return {}
+
+    with pytest.raises(TypeError, match="plain function"):
+        open_store("s3://bucket", credential_provider=provider)
 
 
 def test_the_policy_is_the_callers():

@@ -17,7 +17,7 @@ from headrace.errors import (
     UnsupportedOperationError,
 )
 
-__all__ = ["ObjectFault", "PastEndError", "store_error"]
+__all__ = ["ObjectFault", "PastEndError", "settings_error", "store_error"]
 
 _STATUS = re.compile(r"status code: (\d{3}) ?([^:\n]*)")
 _CODE = re.compile(r"<Code>([^<]{1,100})</Code>")
@@ -26,6 +26,7 @@ _TEMPORARY = (408, 425, 429, 500, 502, 503, 504, 509, 598, 599)
 _CONFLICTS = ("ConditionalRequestConflict", "OperationAborted")  # S3: another write is under way; ask again
 _SLOW_DOWN = ("SlowDown", "RequestTimeout", "InternalError", "ServerBusy", "OperationTimedOut", "RequestLimitExceeded")
 _EXPIRED = re.compile("expired|TokenRefreshRequired|RequestTimeTooSkewed|InvalidAuthenticationToken", re.IGNORECASE)
+_PROVIDER = re.compile(r"credential provider: ([^\n]{1,300})")
 _NO_CREDENTIALS = ("169.254.169.254", "MissingCredential", "Missing credential", "no credentials")
 _CONNECTION = (
     ("TimedOut", "no bytes came within the time-out (request_timeout_s, connect_timeout_s)"),
@@ -97,6 +98,8 @@ def store_error(fault: ObjectFault, where: str, kind: str, *, renewed: bool = Fa
         if fault.code in ("NoSuchBucket", "ContainerNotFound"):
             return NotFoundError(f"{where}: {said}; check the spelling, and endpoint=")
         return NotFoundError(f"{where}: no such object; check the spelling of the URL")
+    if provider := _PROVIDER.search(fault.text):
+        return StoreError(f"{where}: the credential provider failed: {provider[1]}")
     if fault.status in (401, 403) or any(mark in fault.text for mark in _NO_CREDENTIALS):
         found = said if fault.status and "169.254" not in fault.text else "no credentials were found"
         return AccessDeniedError(f"{where}: access denied: {found}; {_ADVICE[kind]}")
@@ -111,10 +114,18 @@ def store_error(fault: ObjectFault, where: str, kind: str, *, renewed: bool = Fa
     if "NotPartial" in fault.text or "Range request not supported" in fault.text:
         return UnsupportedOperationError(where, "be read by ranges, which its server ignores", "read whole files")
     if "BadScheme" in fault.text:
-        return StoreError(f"{where}: the endpoint is http://; pass allow_http=True if that is meant")
+        return StoreError(
+            f"{where}: the endpoint is http://; pass allow_http=True (AWS_ALLOW_HTTP=true) if it is meant"
+        )
     if connection := fault.connection():
         return TemporaryStoreError(f"{where}: {connection}")
     return StoreError(f"{where}: {said or _first_line(fault.text)}")
+
+
+def settings_error(fault: ObjectFault, location: str, kind: str) -> StoreError:
+    """The error to raise where the settings cannot make a client: an account is missing, a key is no key."""
+    problem = _first_line(fault.text).rpartition(" error: ")[2]
+    return AccessDeniedError(f"{location}: {problem}; {_ADVICE[kind]}")
 
 
 def _first_line(text: str) -> str:

@@ -38,6 +38,8 @@ _OPTIONS = {
     "http": (),
 }
 _ALWAYS = ("allow_http", "headers", "request_timeout_s", "connect_timeout_s")
+_URL = re.compile(r"https?://[!-~]+", re.IGNORECASE)
+_BUCKET = re.compile(r"[A-Za-z0-9$][A-Za-z0-9._-]*")
 _ACCOUNT = re.compile(r"([^@/]+)@([^./]+)\.[^/]+")  # abfs://container@account.dfs.core.windows.net
 
 
@@ -95,11 +97,14 @@ class ObjectPlace:
             "timeout": "3650days",  # of a whole request: only a stall ends one, however long it takes
             "read_timeout": f"{options.request_timeout_s * 1000:.0f}ms",
             "connect_timeout": f"{options.connect_timeout_s * 1000:.0f}ms",
-            "allow_http": bool(options.allow_http) or _is_plain(options.endpoint or self.bucket),
         }
-        if options.headers:
-            http["default_headers"] = dict(options.headers)
-        common = {"client_options": http, "retry_config": {"max_retries": 0}}
+        common: dict[str, Any] = {"retry_config": {"max_retries": 0}}
+        plain = bool(options.allow_http) or _is_plain(options.endpoint or self.bucket)
+        if plain or options.headers or self.kind == "http":
+            headers = {"default_headers": dict(options.headers)} if options.headers else {}
+            common["client_options"] = {**http, "allow_http": plain, **headers}
+        else:
+            common |= http  # with client_options obstore would not look at AWS_ALLOW_HTTP in the environment
         match self.kind:
             case "http":
                 return obstore.store.HTTPStore(self.bucket, **common)
@@ -130,18 +135,12 @@ class _Provider:
         self._provider = provider
         self.config = getattr(provider, "config", {})  # obstore's own providers know the region
 
-    def __call__(self) -> Any:
+    def __call__(self) -> dict[str, Any]:
         answer = self._provider()
-        return _awaited(answer) if inspect.isawaitable(answer) else _as_obstore_says(answer)
-
-
-async def _awaited(answer: Any) -> dict[str, Any]:
-    return _as_obstore_says(await answer)
-
-
-def _as_obstore_says(answer: Mapping[str, Any]) -> dict[str, Any]:
-    names = {"session_token": "token", "account_key": "access_key", "sas_key": "sas_token"}
-    return {"expires_at": None, **{names.get(name, name): value for name, value in answer.items()}}
+        if not isinstance(answer, Mapping):
+            raise TypeError(f"it returned {type(answer).__name__}, not a mapping of keys")
+        names = {"session_token": "token", "account_key": "access_key", "sas_key": "sas_token"}
+        return {"expires_at": None, **{names.get(name, name): value for name, value in answer.items()}}
 
 
 def object_place(url: str, options: Mapping[str, Any]) -> ObjectPlace:
@@ -154,7 +153,7 @@ def object_place(url: str, options: Mapping[str, Any]) -> ObjectPlace:
     account = ""
     if kind == "http":
         parts = urlsplit(f"{scheme}://{rest}")
-        if parts.query or parts.fragment or not parts.netloc:
+        if parts.query or parts.fragment or not _URL.fullmatch(f"http://{parts.netloc}"):
             raise OptionError(
                 "url", f"{scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}", "a URL without ? and #"
             )
@@ -167,7 +166,7 @@ def object_place(url: str, options: Mapping[str, Any]) -> ObjectPlace:
         shown = f"{scheme}://{bucket}"
         if match := _ACCOUNT.fullmatch(bucket):
             bucket, account = match[1], match[2]
-        if not bucket:
+        if not _BUCKET.fullmatch(bucket):
             raise OptionError("url", url, f"{scheme}://BUCKET or {scheme}://BUCKET/FOLDER")
     try:
         checked_folder(prefix)
@@ -196,8 +195,13 @@ def _checked_options(kind: str, scheme: str, options: Mapping[str, Any]) -> Obje
     ways = [name for name in ("anonymous", "credentials", "credential_provider") if getattr(checked, name)]
     if len(ways) > 1 and not (set(checked.credentials or {}) <= {"account_name"} and kind == "azure"):
         raise OptionError(ways[0], "...", f"to be the only one; {' and '.join(ways[1:])} contradicts it")
-    if checked.credential_provider is not None and not callable(checked.credential_provider):
-        raise TypeError(f"credential_provider must be callable, not {type(checked.credential_provider).__name__}")
+    provider = checked.credential_provider
+    if provider is not None and not callable(provider):
+        raise TypeError(f"credential_provider must be callable, not {type(provider).__name__}")
+    if inspect.iscoroutinefunction(provider) or inspect.iscoroutinefunction(getattr(provider, "__call__", None)):  # noqa: B004
+        raise TypeError("credential_provider must be a plain function: nothing here runs an event loop")
+    if checked.endpoint is not None and not _URL.fullmatch(checked.endpoint):
+        raise OptionError("endpoint", "...", "a URL: http(s)://host, with port and path where there are some")
     for name in ("request_timeout_s", "connect_timeout_s"):
         value = getattr(checked, name)
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0.001 <= value < 1e7:

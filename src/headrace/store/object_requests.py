@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from headrace.errors import HeadraceError
-from headrace.store.object_errors import ObjectFault, store_error
+from headrace.store.object_errors import ObjectFault, settings_error, store_error
 from headrace.store.object_places import ObjectPlace
 from headrace.store.obstore_client import Held, obstore_client
 from headrace.store.store import checked_folder, checked_path
@@ -60,7 +60,10 @@ class ObjectRequests:
             connection.renewed = False
 
     def _connected(self, obstore: Any, *, renewed: bool = False) -> _Connection:
-        return _Connection(Held(self.place.client(obstore)), renewed)
+        try:
+            return _Connection(Held(self.place.client(obstore)), renewed)
+        except (obstore.exceptions.BaseError, ValueError) as error:
+            raise settings_error(ObjectFault(error), self.place.location, self.place.kind) from None
 
     def _fault(self, obstore: Any, connection: _Connection, path: str, error: Exception) -> HeadraceError:
         fault = ObjectFault(error)

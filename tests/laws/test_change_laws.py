@@ -1,14 +1,14 @@
 """Mixtures that change while a run goes on: what was consumed stays counted, and the order is the reference's."""
 
 import json
-from collections import Counter
 from contextlib import ExitStack
 from dataclasses import replace
 
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from laws.runs import packed_rows, together
+from laws.changes import check_changes, phases_of
+from laws.runs import item_rows, packed_rows, together
 from loading.samples import make
 from planning.composed_mixture import Mixed
 from planning.composed_reference import Leaf, Shuffled
@@ -18,57 +18,23 @@ from planning.composed_views import real, tokens_of
 LEAVES = 5
 few = settings(max_examples=max(12, settings.default.max_examples // 4))
 
-phases = st.fixed_dictionaries(
-    {
-        "weights": st.lists(st.sampled_from([0, 0, 1, 2, 0.5, 9]), min_size=LEAVES, max_size=LEAVES).filter(any),
-        "leave_out": st.booleans(),
-        "epoch_size": st.sampled_from([None, None, 1, 40, 257, 600]),
-        "world_size": st.integers(1, 3),
-        "local": st.integers(1, 30),
-        "steps": st.integers(0, 12),
-    }
-)
-
-
-def ids(samples):
-    return [sample["id"] for sample in samples]
-
 
 @few
-@given(sizes=st.lists(st.integers(1, 50), min_size=LEAVES, max_size=LEAVES), phases=st.lists(phases, max_size=6))
+@given(
+    sizes=st.lists(st.integers(1, 50), min_size=LEAVES, max_size=LEAVES),
+    phases=phases_of(
+        LEAVES,
+        leave_out=st.booleans(),
+        epoch_size=st.sampled_from([None, None, 1, 40, 257, 600]),
+        steps=st.integers(0, 12),
+    ),
+)
 def test_mixtures_that_change_again_and_again_go_on_as_the_reference(sizes, phases):
     leaves = [Leaf(size, 100 * k) for k, size in enumerate(sizes)]
     bases = (*leaves[:3], *(Shuffled(leaf, 7) for leaf in leaves[3:]))
-    position, drawn, state, before = 0, Counter(), None, None
-    for phase in phases:
-        node = Mixed(bases, tuple(phase["weights"]), 3, epoch_size=phase["epoch_size"])
-        if before is None or (node.points, node.n) != before:  # else nothing changed: legs and blocks go on
-            begun = replace(node, start=position, drawn=tuple(drawn[k] for k in range(LEAVES)))
-            before = node.points, node.n
-        with ExitStack() as stack:
-            ranks = [stack.enter_context(loader(node, phase, rank)) for rank in range(phase["world_size"])]
-            for one in ranks:
-                if state is not None:
-                    one.load_state_dict(json.loads(state), change="from_here")
-            for _ in range(phase["steps"]):
-                if position % node.n == 0:
-                    iterators = None
-                if not iterators:
-                    iterators = [iter(one) for one in ranks]
-                size = phase["world_size"] * phase["local"]
-                end = min(position + size, (position // node.n + 1) * node.n)
-                expected = []
-                for place in range(position, end):
-                    source, draw = begun.draw(place)
-                    assert draw == drawn[source]
-                    drawn[source] += 1
-                    expected.append(begun.place(place))
-                assert together([next(iterator) for iterator in iterators]) == expected
-                position = end
-            texts = {json.dumps(one.state_dict(), sort_keys=True) for one in ranks}
-            assert len(texts) == 1
-            state = texts.pop()
-            iterators = None
+    check_changes(
+        phases, lambda phase: Mixed(bases, tuple(phase["weights"]), 3, epoch_size=phase["epoch_size"]), loader
+    )
 
 
 def loader(node, phase, rank):
@@ -84,7 +50,13 @@ def loader(node, phase, rank):
         )
     size = phase["world_size"] * phase["local"]
     return make(
-        view, ids, rank=rank, world_size=phase["world_size"], global_batch_size=size, drop_last=False, num_workers=0
+        view,
+        item_rows,
+        rank=rank,
+        world_size=phase["world_size"],
+        global_batch_size=size,
+        drop_last=False,
+        num_workers=0,
     )
 
 

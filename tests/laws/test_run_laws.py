@@ -2,8 +2,6 @@
 
 import json
 from collections import Counter
-from contextlib import ExitStack
-from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -13,7 +11,8 @@ from hypothesis import strategies as st
 from headrace import MixedDataset, Plan
 from headrace.planning.mixture import BLOCK
 from headrace.planning.recipe import consumed
-from laws.runs import together
+from laws.changes import check_changes, phases_of
+from laws.runs import item_rows
 from loading.samples import make
 from planning.composed_reference import Leaf, Shuffled
 from planning.composed_runs import Runs
@@ -140,56 +139,24 @@ def test_behind_a_change_within_a_run_its_rest_is_a_run_and_everything_agrees(we
 
 
 LEAVES = 4
-phases = st.fixed_dictionaries(
-    {
-        "weights": st.lists(st.sampled_from([0, 0, 1, 2, 0.5, 9]), min_size=LEAVES, max_size=LEAVES).filter(any),
-        "run_length": lengths,
-        "runs": st.sampled_from([1, 3, 20, 300]),
-        "world_size": st.integers(1, 3),
-        "local": st.integers(1, 30),
-        "steps": st.integers(0, 8),
-    }
-)
-
-
-def ids(samples):
-    return [sample["id"] for sample in samples]
 
 
 @fewer
-@given(sizes=st.lists(st.integers(1, 50), min_size=LEAVES, max_size=LEAVES), phases=st.lists(phases, max_size=6))
+@given(
+    sizes=st.lists(st.integers(1, 50), min_size=LEAVES, max_size=LEAVES),
+    phases=phases_of(LEAVES, run_length=lengths, runs=st.sampled_from([1, 3, 20, 300]), steps=st.integers(0, 8)),
+)
 def test_runs_that_change_their_weights_and_length_again_and_again_go_on_as_the_reference(sizes, phases):
     leaves = [Leaf(size, 100 * k) for k, size in enumerate(sizes)]
     bases = (*leaves[:2], *(Shuffled(leaf, 7) for leaf in leaves[2:]))
-    position, drawn, state, before = 0, Counter(), None, None
-    for phase in phases:
+
+    def node_of(phase):
         length = phase["run_length"]
-        node = Runs(bases, tuple(phase["weights"]), 3, epoch_size=phase["runs"] * length, run_length=length)
-        if before is None or (node.points, node.n, length) != before:  # else nothing changed
-            begun = replace(node, start=position, drawn=tuple(drawn[k] for k in range(LEAVES)))
-            before = node.points, node.n, length
-        with ExitStack() as stack:
-            size = phase["world_size"] * phase["local"]
-            options = {"world_size": phase["world_size"], "global_batch_size": size, "drop_last": False}
-            ranks = [
-                stack.enter_context(make(real(node), ids, rank=rank, **options)) for rank in range(phase["world_size"])
-            ]
-            for one in ranks:
-                if state is not None:
-                    one.load_state_dict(json.loads(state), change="from_here")
-            iterators = None
-            for _ in range(phase["steps"]):
-                if position % node.n == 0 or not iterators:
-                    iterators = [iter(one) for one in ranks]
-                end = min(position + size, (position // node.n + 1) * node.n)
-                expected, found = [], []
-                for place in range(position, end):
-                    source, draw = begun.draw(place)
-                    assert draw == drawn[source]
-                    drawn[source] += 1
-                    found.append((place // length, source))
-                    expected.append(begun.place(place))
-                assert len(set(found)) == len({run for run, _ in found})  # a run is of one source
-                assert together([next(iterator) for iterator in iterators]) == expected
-                position = end
-            (state,) = {json.dumps(one.state_dict(), sort_keys=True) for one in ranks}
+        return Runs(bases, tuple(phase["weights"]), 3, epoch_size=phase["runs"] * length, run_length=length)
+
+    def loader_of(node, phase, rank):
+        size = phase["world_size"] * phase["local"]
+        options = {"world_size": phase["world_size"], "global_batch_size": size, "drop_last": False}
+        return make(real(node), item_rows, rank=rank, **options)
+
+    check_changes(phases, node_of, loader_of)

@@ -12,6 +12,7 @@ import pytest
 
 from cache_scenes import NAMES, LoggedRemote, bind, content, fetches, kept, on_their_way, remote_store, usage
 from headrace.errors import StoreError
+from headrace.store.cache_files import CacheFolder
 from headrace.testing import Rule, Run
 
 FIRST = NAMES[0]
@@ -151,6 +152,25 @@ def test_threads_under_a_small_limit_read_right_and_keep_within_it(tmp_path):
     assert sum(usage(tmp_path)) <= 50_000
 
 
+def test_a_file_that_arrives_while_another_looks_for_room_is_counted(tmp_path, monkeypatch):
+    remote = remote_store()
+    begun, go_on = threading.Event(), threading.Event()
+    remote.rules.append(Rule(Run(lambda call: (begun.set(), go_on.wait(20))), operation="pieces", path=FIRST))
+    real = CacheFolder.reserved_bytes
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(bind(remote, tmp_path, limit=1500).view, FIRST)
+        assert begun.wait(20)
+
+        def reserved_bytes(folder):
+            go_on.set()
+            first.result(20)  # and its view keeps it pinned
+            return real(folder)
+
+        monkeypatch.setattr(CacheFolder, "reserved_bytes", reserved_bytes)
+        assert bytes(bind(remote, tmp_path, limit=1500).view(NAMES[1])) == content(NAMES[1])
+    assert sorted(kept(tmp_path)) == [FIRST]
+
+
 # The disk
 
 
@@ -225,6 +245,33 @@ print(len(kept(sys.argv[1])), on_their_way(sys.argv[1]))
     assert told in ("2 []\n", "3 []\n")
 
 
+def test_the_disk_itself_holds_no_more_than_the_limit_and_a_file_a_reader(tmp_path):
+    script = """
+import sys
+from cache_scenes import *
+size, limit, readers = 200_000, 450_000, 4
+used = lambda: (lambda s: (s.f_blocks - s.f_bfree) * s.f_frsize)(os.statvfs(sys.argv[1]))
+pids = []
+for reader in range(readers):
+    pids.append(os.fork())
+    if not pids[-1]:
+        dataset = bind(remote_store(size=size), sys.argv[1], limit=limit, size=size)
+        views = []
+        for name in (NAMES[reader:] + NAMES[:reader]) * 3:
+            views = [*views, dataset.view(name)][-2:]
+            assert bytes(views[-1]) == content(name, size=size)
+        os._exit(0)
+most = 0
+while pids:
+    most = max(most, used())
+    if os.waitpid(pids[0], os.WNOHANG)[0]:
+        pids.pop(0)
+print(most <= limit + readers * size + 100_000, used() <= limit + 100_000)
+"""
+    told = _in_own_mounts(f"mount -t tmpfs -o size=16m tmpfs {tmp_path}", tmp_path, script)
+    assert told == "True True\n"
+
+
 def test_a_directory_that_cannot_be_written_serves_what_it_has_and_says_what_it_lacks(tmp_path):
     remote = remote_store()
     read_all(bind(remote, tmp_path), NAMES[:3])
@@ -232,6 +279,7 @@ def test_a_directory_that_cannot_be_written_serves_what_it_has_and_says_what_it_
 import sys
 from cache_scenes import *
 from headrace.errors import StoreError
+from headrace.store.cache_files import CacheFolder
 remote = remote_store()
 for limit in (None, 0):
     dataset = bind(remote, sys.argv[1], limit=limit)
@@ -253,6 +301,7 @@ def test_an_empty_directory_that_cannot_be_written_says_so(tmp_path):
 import sys
 from cache_scenes import *
 from headrace.errors import StoreError
+from headrace.store.cache_files import CacheFolder
 try:
     bind(remote_store(), sys.argv[1] + "/cache").view(NAMES[3])
 except StoreError as error:

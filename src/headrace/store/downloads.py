@@ -108,8 +108,7 @@ class Downloads:
     def _try(self, wanted: Wanted, lock: "_DownloadLock", *, may_pass: bool) -> tuple[memoryview, bool]:
         size = wanted.expected.size_bytes
         with contextlib.closing(Temporary(self.folder, wanted.entry)) as temporary:
-            temporary.reserve(size)
-            if self._has_room(size):
+            if self._has_room(temporary, size):
                 checked = fill(wanted, Target(temporary.descriptor), verify=self.copies.verify)
                 return self._published(wanted, temporary, checked=checked), True
             if not may_pass:
@@ -117,7 +116,6 @@ class Downloads:
             temporary.pass_by()
             lock.give_back()  # nothing will appear that others could wait for
             if not self._passing.begin():
-                temporary.reserve(0)
                 memory = bytearray(size)
                 fill(wanted, Target(temporary.descriptor, memory), verify=self.copies.verify)
                 return memoryview(memory).toreadonly(), False
@@ -143,9 +141,10 @@ class Downloads:
                 self.copies.unpin_after(view, wanted.entry)
         return view
 
-    def _has_room(self, size: int) -> bool:
-        """Whether the file that is reserved already can be kept; makes room where it can be made."""
+    def _has_room(self, temporary: Temporary, size: int) -> bool:
+        """Whether the file can be kept, which from now on counts as much as it will take. Makes room where it can."""
         if self.limit_bytes is None:
+            temporary.reserve(size)
             return True
         if size > self.limit_bytes:
             return False
@@ -156,7 +155,11 @@ class Downloads:
                 break
             paused(_FIRST_WAIT_S)
         try:
-            return evict(self.folder, self.limit_bytes) is not None
+            temporary.reserve(size)
+            if evict(self.folder, self.limit_bytes) is not None:
+                return True
+            temporary.reserve(0)  # at once: others would find too little room because of it
+            return False
         finally:
             if is_held:
                 self.folder.locks.give_back("room")

@@ -39,7 +39,8 @@ def limit_in_bytes(limit: Any, option: str = "limit_bytes") -> int | None:
 
 def usage_bytes(folder: CacheFolder) -> int:
     """What the kept files take, and those that are on their way to be kept."""
-    return sum(found.size_bytes for found in folder.found()) + folder.reserved_bytes()
+    on_their_way = folder.reserved_bytes()  # first: what arrives in between counts twice, and never not at all
+    return on_their_way + sum(found.size_bytes for found in folder.found())
 
 
 def pin_name(entry_name: str) -> str:
@@ -52,8 +53,9 @@ def evict(folder: CacheFolder, limit_bytes: int, *, at_least: int = 0) -> int | 
 
     At least so many bytes go, whatever the limit. Where it is impossible, nothing goes.
     """
+    on_their_way = folder.reserved_bytes()  # first: what arrives in between counts twice, and never not at all
     kept = list(folder.found())
-    excess = sum(found.size_bytes for found in kept) + folder.reserved_bytes() - limit_bytes
+    excess = on_their_way + sum(found.size_bytes for found in kept) - limit_bytes
     excess = max(excess, at_least)
     if excess <= 0:
         return 0

@@ -1,8 +1,8 @@
 """Files fetched ahead of their use, in the order in which they will be needed."""
 
+import heapq
 import os
 import threading
-from collections import deque
 from collections.abc import Callable, Mapping
 
 from headrace.errors import HeadraceError
@@ -31,12 +31,16 @@ class Prefetcher:
         self._process = os.getpid()
         self._changed = threading.Condition()
         self._sizes_bytes: dict[str, int] = {}  # of what is pending or held
-        self._pending: deque[str] = deque()
+        self._ranks: dict[str, int] = {}  # path -> its place in the order of need
+        self._order: list[tuple[int, str]] = []  # a heap of what is pending, and of some that is no longer
+        self._pending: set[str] = set()
         self._held: dict[str, memoryview | None] = {}  # path -> its memory; None while it arrives
         self._ahead_bytes = 0
         self._budget_bytes = 0
         self._threads = 0
-        self._uses = 0
+        self._changes = 0  # counts up whenever there may be more room
+        self._full_at = -1  # the count at which there was none
+        self._one_by_one = False  # since there was none once: what is needed later must not come first
 
     def expect(self, sizes_bytes: Mapping[str, int], budget_bytes: int) -> None:
         """Fetch these in order, in place of what was expected before. What is there already is held as well."""
@@ -47,8 +51,12 @@ class Prefetcher:
                 self._let_go(path)
             arriving = {path: self._sizes_bytes[path] for path in self._held}
             self._sizes_bytes = dict(sizes_bytes) | arriving
-            self._pending = deque(path for path in sizes_bytes if path not in self._held)
-            self._budget_bytes = budget_bytes
+            self._ranks = {path: rank for rank, path in enumerate(self._sizes_bytes)}
+            self._pending = {path for path in sizes_bytes if path not in self._held}
+            self._order = [
+                (rank, path) for path, rank in self._ranks.items() if path in self._pending
+            ]  # sorted: a heap
+            self._budget_bytes, self._full_at, self._one_by_one = budget_bytes, -1, False
             for _ in range(min(_THREADS, len(self._pending)) - self._threads):
                 self._threads += 1
                 threading.Thread(target=self._work, name="headrace prefetch", daemon=True).start()
@@ -65,8 +73,7 @@ class Prefetcher:
                 self._pending.remove(path)
             else:
                 return
-            self._uses += 1
-            self._changed.notify_all()
+            self._there_may_be_room()
 
     def stop(self) -> None:
         """Expect nothing more. What is arriving is finished and then let go of."""
@@ -77,10 +84,13 @@ class Prefetcher:
         del self._held[path]
         self._ahead_bytes -= self._sizes_bytes[path]
 
+    def _there_may_be_room(self) -> None:
+        self._changes += 1
+        self._changed.notify_all()
+
     def _work(self) -> None:
         while (path := self._next()) is not None:
-            view = None
-            has_room = True
+            view, has_room = None, True
             try:
                 view = self._fetch(path)
             except NoRoomError:
@@ -88,32 +98,59 @@ class Prefetcher:
             except (HeadraceError, OSError):
                 pass  # the reader meets it when it comes here, if it still is so
             with self._changed:
-                if path not in self._held:  # used meanwhile
-                    continue
-                if view is not None:
-                    self._held[path] = view
-                    continue
-                self._let_go(path)
-                others = any(held is not None for held in self._held.values())
-                if not has_room and others:  # what is held goes one day, and then there is room
-                    self._pending.appendleft(path)
-                    uses = self._uses
-                    self._changed.wait_for(lambda: self._uses != uses or path not in self._pending)  # noqa: B023
+                if path in self._held:  # and not used meanwhile
+                    if view is not None:
+                        self._held[path] = view
+                    else:
+                        self._let_go(path)
+                        if not has_room:
+                            self._make_room(path)
+                if has_room:
+                    self._there_may_be_room()
+            del view
 
     def _next(self) -> str | None:
         """What to fetch now, counted as ahead; None when there is nothing more, and the thread ends."""
         with self._changed:
             while self._pending:
-                path = self._pending[0]
-                size = self._sizes_bytes[path]
-                if size > self._budget_bytes:
-                    self._pending.popleft()  # it would never fit
-                elif self._ahead_bytes + size > self._budget_bytes:
+                _, path = self._order[0]
+                size = self._sizes_bytes.get(path, 0)
+                if path not in self._pending or size > self._budget_bytes:  # the latter would never fit
+                    heapq.heappop(self._order)
+                    self._pending.discard(path)
+                elif (
+                    self._full_at == self._changes
+                    or self._ahead_bytes + size > self._budget_bytes
+                    or (self._one_by_one and None in self._held.values())
+                ):
                     self._changed.wait()
                 else:
-                    self._pending.popleft()
+                    heapq.heappop(self._order)
+                    self._pending.remove(path)
                     self._held[path] = None
                     self._ahead_bytes += size
                     return path
             self._threads -= 1
             return None
+
+    def _make_room(self, path: str) -> None:
+        """Wait for room for this file: what is needed after it gives way, and what is needed before it will be used."""
+        if path not in self._ranks:
+            return
+        self._one_by_one = True
+        rank = self._ranks[path]
+        there = [(self._ranks.get(other, -1), other) for other, view in self._held.items() if view is not None]
+        last = max(there, default=(-1, ""))
+        if last[0] > rank:
+            self._let_go(last[1])
+            self._expect_again(last[1])
+        elif self._held:
+            self._full_at = self._changes
+        else:
+            return  # it is not for us that there is no room
+        self._expect_again(path)
+        self._changed.notify_all()
+
+    def _expect_again(self, path: str) -> None:
+        self._pending.add(path)
+        heapq.heappush(self._order, (self._ranks[path], path))

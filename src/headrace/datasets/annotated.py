@@ -23,7 +23,7 @@ from headrace.datasets.attempts import OpenFiles, ShardAttempt
 from headrace.datasets.opening import UNKNOWN_LENGTH, Opened, open_directory
 from headrace.datasets.payloads import DATA, INDEX, PayloadOutput, Payloads, index_problem, payload_count
 from headrace.datasets.row_gather import RowGather
-from headrace.datasets.shard_files import ShardFiles, ShardViews
+from headrace.datasets.shard_files import FileSets, ShardFiles, ShardViews
 from headrace.datasets.storage import Storage
 from headrace.datasets.stream import SUFFIX, length_problem, stream_lengths
 from headrace.datasets.windows import StreamDataset, StreamReader
@@ -296,7 +296,9 @@ class _OpenAnnotated:
             raise CorruptShardError(store.location, shard, f"has {self.lengths[shard]} elements but no payload")
         records = [shard.file(SUFFIX) for shard in opened.manifest.shards]
         sizes = np.array([record.bytes for record in records], np.int64)
-        self._views = ShardViews(ShardFiles(source, [record.name for record in records], sizes, share=3))
+        files = ShardFiles(source, [record.name for record in records], sizes, share=3)
+        self._views = ShardViews(files)
+        self.files = FileSets(source, files, *self._payloads.files)
         self._elements = self.gather(1, 1)
         if not opened.by_headrace:
             self._check_last_payloads(store.location)

@@ -20,6 +20,7 @@ from headrace.datasets.handles import ShardDataset, ShardReader
 from headrace.datasets.item_numbers import item_numbers
 from headrace.datasets.opening import UNKNOWN_LENGTH, Opened, open_directory
 from headrace.datasets.payloads import DATA, INDEX, PayloadOutput, Payloads, index_problem, payload_count
+from headrace.datasets.shard_files import FileSets
 from headrace.datasets.storage import Storage
 from headrace.datasets.writer import ShardOutput, Writer
 from headrace.errors import CorruptShardError, FieldError, SchemaMismatchError
@@ -245,7 +246,9 @@ class _OpenDocuments:
     def __init__(self, storage: DocumentStorage, opened: Opened, storage_format: DocumentFormat) -> None:
         self._format = storage_format
         self.where = storage.reading_store.location
-        self._payloads = Payloads(storage.source(opened), opened, share=2)
+        source = storage.source(opened)
+        self._payloads = Payloads(source, opened, share=2)
+        self.files = FileSets(source, *self._payloads.files)
         self.lengths = self._payloads.counts
         for number, shard in enumerate(opened.manifest.shards):
             index = shard.file(INDEX)

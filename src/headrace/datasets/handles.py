@@ -1,6 +1,7 @@
 """What readers and datasets of every kind have in common: a directory that is opened, used and closed."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Generic, Protocol, Self, TypeVar
 
@@ -11,7 +12,26 @@ from headrace.datasets.asynchronous import AsyncReader
 from headrace.errors import ClosedError
 from headrace.store import Store
 
-__all__ = ["OpenShards", "ReadableStorage", "ShardDataset", "ShardReader"]
+__all__ = ["PREFETCH_BYTES", "OpenFiles", "OpenShards", "ReadableStorage", "ShardDataset", "ShardReader"]
+
+PREFETCH_BYTES = 1 << 30
+
+
+class OpenFiles(Protocol):
+    """The files of a directory that was opened."""
+
+    @property
+    def keeps_copies(self) -> bool:
+        """Whether prefetch() does anything."""
+        ...
+
+    def prefetch(self, shards: Sequence[int], budget_bytes: int) -> None:
+        """Have the files of these shards fetched in this order, as far ahead of their use as budget_bytes allow."""
+        ...
+
+    def close(self) -> None:
+        """Release what the store holds."""
+        ...
 
 
 class OpenShards(Protocol):
@@ -20,6 +40,11 @@ class OpenShards(Protocol):
     lengths: NDArray[np.int64]  # (num_shards,) elements, or documents, of each
     total_length: int
     fingerprint: str
+
+    @property
+    def files(self) -> OpenFiles:
+        """Its files."""
+        ...
 
 
 O = TypeVar("O", bound=OpenShards)  # noqa: E741 - O for opened
@@ -50,8 +75,13 @@ class _Handle(Generic[O]):
 
     def close(self) -> None:
         """Release the maps. Twice is harmless; opened again, it sees what is there by then."""
-        self._opened = None
+        self._let_go()
         self.storage.reading_store.close()
+
+    def _let_go(self) -> None:
+        opened, self._opened = self._opened, None
+        if opened is not None:
+            opened.files.close()
 
     def open(self) -> None:
         """Read the manifest (or receipts, or sizes). NoDatasetError, UnfinishedDatasetError and others say why not."""
@@ -129,6 +159,27 @@ class ShardDataset(_Handle[O], ABC):
     def shard_items(self) -> NDArray[np.int64]:
         """How many items each shard has, shape (num_shards,); together len(self)."""
         return self.shard_lengths
+
+    @property
+    def keeps_copies(self) -> bool:
+        """Whether prefetch() does anything: the dataset is read through a cache."""
+        return self._required.files.keeps_copies
+
+    def prefetch(self, items: Sequence[int] | NDArray[np.int64], budget_bytes: int = PREFETCH_BYTES) -> None:
+        """Expect these items to be read, in this order: a CachedStore fetches their files ahead, while others are read.
+
+        At most budget_bytes of what was fetched wait for their use. A hint, which the next one replaces: it changes
+        nothing of what is read, and over other stores it does nothing.
+        """
+        opened = self._required
+        if opened.files.keeps_copies and len(items) and len(self):
+            shards = self._shards_of(np.asarray(items, np.int64) % len(self))
+            _, firsts = np.unique(shards, return_index=True)
+            opened.files.prefetch(shards[np.sort(firsts)].tolist(), budget_bytes)
+
+    def _shards_of(self, items: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The shards that these items are in, in their order; all inside."""
+        return self._required.lengths.cumsum().searchsorted(items, "right")
 
     @property
     def fingerprint(self) -> str:

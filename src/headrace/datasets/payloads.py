@@ -213,6 +213,11 @@ class Payloads:
         return lengths
 
     @property
+    def files(self) -> tuple[ShardFiles, ShardFiles]:
+        """The indexes, and the payloads themselves."""
+        return self._index_files, self._data_files
+
+    @property
     def total_bytes(self) -> int:
         """The bytes of all payloads, by the sizes of their files."""
         return int(self._sizes.sum())

@@ -17,7 +17,7 @@ from headrace.datasets.sources import Source
 from headrace.errors import CorruptShardError, DamagedObjectError, NotFoundError, TruncatedReadError
 from headrace.store import FileInfo
 
-__all__ = ["TOO_MANY_MAPS", "ShardFiles", "ShardViews"]
+__all__ = ["TOO_MANY_MAPS", "FileSets", "ShardFiles", "ShardViews"]
 
 TOO_MANY_MAPS = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # ENOMEM: more maps than a process may have
 
@@ -188,3 +188,25 @@ class ShardViews:
     def _map(self, shards: Collection[int]) -> None:
         missing = [shard for shard in dict.fromkeys(shards) if shard not in self._views]
         self._views.update(zip(missing, self.files.views(missing), strict=True))
+
+
+class FileSets:
+    """The files of an opened dataset: one or more of each shard."""
+
+    def __init__(self, source: Source, *sets: ShardFiles) -> None:
+        self._source = source
+        self._sets = sets
+
+    @property
+    def keeps_copies(self) -> bool:
+        """Whether prefetch() does anything: the store is a cache."""
+        return self._source.keeps_copies
+
+    def prefetch(self, shards: Sequence[int], budget_bytes: int) -> None:
+        """Have the files of these shards fetched in this order, as far ahead of their use as budget_bytes allow."""
+        names = [files.names[shard] for shard in shards for files in self._sets]
+        self._source.prefetch([name for name in names if name], budget_bytes)
+
+    def close(self) -> None:
+        """Release what the store holds."""
+        self._source.close()

@@ -48,7 +48,8 @@ class Source:
 
     content names what is in the files, and is another text where anything else is in them; file says what each of them
     must be, and of which shard it is, or raises KeyError. evidence is what the dataset rests on: one file, or one a
-    shard. OptionError where access="files" and the store keeps no files.
+    shard; by_time=True takes it for another one when it was written again with equal bytes. OptionError where
+    access="files" and the store keeps no files.
     """
 
     def __init__(
@@ -58,7 +59,10 @@ class Source:
         file: Callable[[str], tuple[int, DatasetFile]],
         evidence: Sequence[FileInfo],
         access: Access = "auto",
+        *,
+        by_time: bool = False,
     ) -> None:
+        self._by_time = by_time
         self.store = store.of_dataset(content, lambda name: self._described(*file(name)))
         self.location = store.location
         self.is_remote = store.capabilities.remote
@@ -95,6 +99,8 @@ class Source:
         basis = {self._evidence[shard if len(self._evidence) > 1 else 0] for shard in shards}
         for known, found in zip(basis, self.look_up([info.path for info in basis]), strict=True):
             if found is None or found.version != known.version:
+                raise self.changed(known.path)
+            if self._by_time and found.modified_s != known.modified_s:
                 raise self.changed(known.path)
 
     def look_up(self, names: Sequence[str]) -> list[FileInfo | None]:

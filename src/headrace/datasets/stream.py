@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from headrace.datasets.attempts import OpenFiles, ShardAttempt
 from headrace.datasets.opening import UNKNOWN_LENGTH, Opened, open_directory
 from headrace.datasets.row_gather import RowGather
-from headrace.datasets.shard_files import ShardFiles, ShardViews
+from headrace.datasets.shard_files import FileSets, ShardFiles, ShardViews
 from headrace.datasets.storage import Storage
 from headrace.datasets.windows import StreamDataset, StreamReader
 from headrace.datasets.writer import ShardOutput, Writer
@@ -191,7 +191,10 @@ class _OpenStream:
         self.fingerprint = storage.fingerprint_of(opened)
         records = [shard.file(SUFFIX) for shard in opened.manifest.shards]
         sizes = np.array([record.bytes for record in records], np.int64)
-        self._views = ShardViews(ShardFiles(storage.source(opened), [record.name for record in records], sizes))
+        source = storage.source(opened)
+        files = ShardFiles(source, [record.name for record in records], sizes)
+        self._views = ShardViews(files)
+        self.files = FileSets(source, files)
         self._elements = self.gather(1, 1)
 
     def gather(self, stride: int, row_elements: int) -> RowGather:

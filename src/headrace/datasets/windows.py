@@ -138,6 +138,13 @@ class StreamDataset(ShardDataset[OpenStream]):
             "extra": self.extra,
         }
 
+    def _shards_of(self, items: NDArray[np.int64]) -> NDArray[np.int64]:
+        starts = items * self.stride
+        ends = self.shard_lengths.cumsum()
+        firsts = ends.searchsorted(starts, "right")
+        lasts = ends.searchsorted(starts + self.mean_length - 1, "right")  # of long windows those between are left out
+        return np.stack([firsts, lasts], axis=1).reshape(-1)
+
     def describe(self) -> dict[str, Any]:
         """What the directory holds and how far it can be trusted, plus this dataset's windows."""
         return {**super().describe(), "sequence_length": self.sequence_length}

@@ -5,6 +5,7 @@ world.py     which rank of how many                order.py     what decides the
 steps.py     cursor -> items of each step          window_steps.py  the same, of rows that are planned by window
 batches.py   items -> one batch                    collate.py   samples -> tensors
 segments.py  windows with spans and packed rows -> tensors in which documents stay apart
+announcing.py  items that caches fetch ahead
 parallel.py  who makes the batches                 prefetch.py  threads            workers.py   processes
 parcels.py   batches on their way from a process   device.py    tensors -> device
 epoch.py     the iterator, and what it counts

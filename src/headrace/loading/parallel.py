@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.loading.announcing import announced
 from headrace.loading.batches import BatchMaker
 from headrace.loading.prefetch import OrderedPool
 from headrace.loading.sampler import LeafSampler
@@ -79,7 +80,7 @@ class BatchSource:
         parallel = self._parallel
         if parallel.by_processes:
             return self._from_processes(start)
-        items = self._plan.items(start, self._locate)
+        items = announced(self._plan.items(start, self._locate), leaf_of(self._dataset))
         if parallel.num_workers == 0 and parallel.prefetch == 0:
             return map(self._make, items)
         return OrderedPool(

@@ -8,6 +8,7 @@ import torch.utils.data
 from numpy.typing import NDArray
 
 from headrace.errors import OrderError
+from headrace.loading.announcing import announced
 from headrace.loading.order import (
     check_epoch,
     check_pad,
@@ -17,7 +18,7 @@ from headrace.loading.order import (
     rows_a_step,
     step_plan,
 )
-from headrace.loading.steps import StepPlan, TooFewSteps, locate
+from headrace.loading.steps import StepPlan, TooFewSteps, leaf_of, locate
 from headrace.loading.world import resolve_world
 from headrace.planning import Cursor, check_division, encode_state
 from headrace.views import ShuffledDataset, items_of
@@ -152,13 +153,16 @@ class ElasticBatchSampler(torch.utils.data.Sampler[list[int]]):
     def _lists(self, begun: Cursor, iteration: int) -> Iterator[list[int]]:
         # The next epoch is settled as lists are taken, not by iter(): a DataLoader with workers calls that twice.
         plan, cursor = self._plan(), begun
-        for items in self.lists_from(begun):
+        for items in self._announced(self.lists_from(begun)):
             cursor = plan.after(cursor, 1)
             if iteration == self._iteration:
                 self._next = Cursor(cursor.epoch)
             yield items
         if cursor is begun and iteration == self._iteration:
             self._next = Cursor(begun.epoch + 1)  # an epoch without rows is over, too
+
+    def _announced(self, lists: Iterator[list[int]]) -> Iterator[list[int]]:
+        return lists  # a stock DataLoader's dataset may be opened in its workers only
 
     def _locate(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         if self._dataset is not self._base:
@@ -183,3 +187,6 @@ class LeafSampler(ElasticBatchSampler):
 
     def _locate(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         return locate(self._dataset, positions)
+
+    def _announced(self, lists: Iterator[list[int]]) -> Iterator[list[int]]:
+        return announced(lists, leaf_of(self._dataset))

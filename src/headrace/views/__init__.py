@@ -15,10 +15,12 @@ row, and come last.
     mixture_options.py  mixture_report.py                what a mixture is told, and tells
     changing.py  ending.py                               a mixture that becomes another; one that ends
     mixed_batch.py  packed_rows.py  document_fields.py   what batches are made of
+    hints.py                                             what will be read soon, for caches below
     recent.py  row_counts.py  options.py                 what is kept, in memory and in a file; checks of numbers
 """
 
 from headrace.views.buffer_sorted import BufferSortedDataset, DatasetImplementingSortKeyProtocol
+from headrace.views.hints import prefetch, takes_hints
 from headrace.views.mixed import MixedDataset
 from headrace.views.mixture_options import LinearSchedule
 from headrace.views.mixture_report import MixtureReport, SourceReport
@@ -70,4 +72,6 @@ __all__ = [
     "is_windowed",
     "items_of",
     "lengths_at",
+    "prefetch",
+    "takes_hints",
 ]

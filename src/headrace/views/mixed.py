@@ -19,6 +19,7 @@ from headrace.planning.proportions import UNIT
 from headrace.planning.recipe import Recipe, encode_counts, encode_departed
 from headrace.planning.runs import RunPlan
 from headrace.planning.shuffle import shuffled_each
+from headrace.views.hints import prefetch
 from headrace.views.leaves import check_lengths_in_tokens, check_stateless
 from headrace.views.mixed_batch import joined
 from headrace.views.mixture_options import Exhausted, LinearSchedule, MixtureOptions, Unit, Weights, recipe_of
@@ -227,6 +228,10 @@ class MixedDataset:
             parts.append(samples)
             places.append(part.places)
         return joined(parts, places) if parts else []
+
+    def prefetch(self, positions: Int64s) -> None:
+        """As a view's."""
+        prefetch(self, positions)
 
     def __getitem__(self, index: int | slice) -> Any:
         """Sample index of epoch 0, negative from the end; a slice gives a sequence of samples. IndexError outside."""

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from headrace.errors import CorruptShardError, HeadraceError, OptionError, OrderError
 from headrace.planning import Permutation, derive_seed
+from headrace.views.hints import prefetch, takes_hints
 from headrace.views.protocol import (
     Int64s,
     Setting,
@@ -222,6 +223,15 @@ class SkippingDataset:
                 if not is_corrupt(error, self.kinds):
                     raise
         return [self._read(number) for number in numbers.tolist()]
+
+    @property
+    def keeps_copies(self) -> bool:
+        """The base's: whether prefetch() does anything."""
+        return takes_hints(self.base)
+
+    def prefetch(self, items: Int64s) -> None:
+        """The base's hint."""
+        prefetch(self.base, items)
 
     @property
     def reads_slices(self) -> bool:

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.planning.shuffle import LAST_POSITION
+from headrace.views.hints import prefetch
 from headrace.views.protocol import (
     Int64s,
     Setting,
@@ -76,6 +77,10 @@ class View(ABC):
     def __getitem__(self, index: int | slice) -> Any:
         """Sample index of epoch 0, negative from the end; a slice gives a sequence of samples. IndexError outside."""
         return item_or_slice(self, index)
+
+    def prefetch(self, positions: Int64s) -> None:
+        """Expect these endless positions to be read, in this order: caches below fetch their files ahead. A hint."""
+        prefetch(self, positions)
 
     def lengths_at(self, positions: Int64s) -> Int64s:
         """The lengths of the samples at these endless positions; TypeError where the base has none."""

@@ -27,6 +27,7 @@ from headrace.errors import OptionError, OrderError
 from headrace.planning import plan_fingerprint
 from headrace.planning.shuffle import LAST_POSITION
 from headrace.views.ending import reach_of
+from headrace.views.hints import prefetch
 from headrace.views.leaves import check_lengths_in_tokens, check_stateless
 from headrace.views.options import whole_number
 from headrace.views.protocol import Int64s, Setting, add_settings, check_same_length, checked_base, lengths_at
@@ -234,6 +235,10 @@ class WindowedDataset(ABC, Generic[P]):
                 raise IndexError(f"row {int(rows.max())} is outside window {window}, which has {plan.num_rows} rows")
             parts.append(WindowRows(plan, self.window_positions(epoch, window)[0], rows, places))
         return self._read(parts, len(addresses))
+
+    def prefetch(self, addresses: Int64s) -> None:
+        """Expect these rows to be read: caches below fetch the files of their windows ahead. A hint."""
+        prefetch(self, addresses)
 
     def __getitem__(self, index: int | slice) -> Any:
         """Row index of epoch 0, negative from the end; a slice gives a sequence of rows. IndexError outside."""

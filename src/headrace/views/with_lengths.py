@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from headrace.errors import OptionError, OrderError
+from headrace.views.hints import prefetch, takes_hints
 from headrace.views.protocol import Int64s, MapDataset, Setting, add_settings, fetch, is_ordered
 
 __all__ = ["WithLengths"]
@@ -51,6 +52,15 @@ class WithLengths:
     def lengths_at(self, items: Int64s) -> Int64s:
         """The lengths of the samples with these numbers."""
         return self.lengths[items]
+
+    @property
+    def keeps_copies(self) -> bool:
+        """The dataset's own: whether prefetch() does anything."""
+        return takes_hints(self.dataset)
+
+    def prefetch(self, items: Int64s) -> None:
+        """The dataset's own hint."""
+        prefetch(self.dataset, items)
 
     @property
     def shard_items(self) -> Any:

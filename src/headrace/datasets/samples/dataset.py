@@ -1,6 +1,7 @@
 """SampleDataset: the samples of MDS, JSON, CSV, TSV and XSV shards, map-style."""
 
 import operator
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, Self
 
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 from headrace.datasets.handles import ShardDataset
 from headrace.datasets.item_numbers import item_numbers
 from headrace.datasets.neighbours import parts_in, samples_in, shards_in
-from headrace.datasets.samples.index import INDEX
+from headrace.datasets.samples.index import INDEX, is_digested
 from headrace.datasets.samples.opened import Folder, OpenSamples
 from headrace.datasets.samples.options import Place, opened_place
 from headrace.datasets.samples.parts import below
@@ -24,6 +25,7 @@ from headrace.store import FolderStore, LocalStore, Store
 
 __all__ = ["LocalDataset", "SampleDataset", "opened_folder"]
 
+_NO_DIGEST = re.compile(rb'"hashes"\s*:\s*\{\s*\}')
 _READS = 100  # of an index that appears and goes away again
 
 
@@ -78,7 +80,7 @@ class SampleDataset(ShardDataset[OpenSamples]):
 
     def close(self) -> None:
         """Release the maps. Twice is harmless; opened again, it sees what is there by then."""
-        self._opened = None
+        self._let_go()
         for store in self._folders.stores:
             store.close()
 
@@ -256,9 +258,15 @@ def opened_folder(store: Store) -> Folder:
     for _ in range(_READS):
         if (found := read_whole(store, INDEX)) is not None:
             raw, info = found
-            return Folder(store, ShardIndex(raw, where), info)
+            index = ShardIndex(raw, where)
+            return Folder(store, index, info, has_digests=_has_digests(index, raw))
         _refuse_without_index(store)
     raise DatasetChangedError(store.location, "its index is replaced again and again")
+
+
+def _has_digests(index: ShardIndex, raw: bytes) -> bool:
+    """Whether every file has a digest, as far as a glance tells: False where some may have none."""
+    return len(index) > 0 and _NO_DIGEST.search(raw) is None and is_digested(index.entry(0))
 
 
 def _refuse_without_index(store: Store) -> None:

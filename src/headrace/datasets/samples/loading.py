@@ -39,6 +39,13 @@ class Folder:
     store: Store
     index: ShardIndex
     evidence: FileInfo  # of index.json, as it was read
+    has_digests: bool  # of all files; without them the index of other data may be the same
+
+    @property
+    def content(self) -> str:
+        """Another text where anything else is in the files."""
+        written = "" if self.has_digests else f" {self.evidence.version} {self.evidence.modified_s}"
+        return f"{self.index.digest}{written}"
 
 
 class RangedFile:
@@ -79,7 +86,14 @@ class ShardFolder:
         self.folder = folder
         self._formats = formats
         self._files: dict[str, tuple[int, DatasetFile]] = {}  # of shards that were asked for; others take no memory
-        self.source = Source(folder.store, folder.index.digest, self._files.__getitem__, (folder.evidence,), access)
+        self.source = Source(
+            folder.store,
+            folder.content,
+            self._files.__getitem__,
+            (folder.evidence,),
+            access,
+            by_time=not folder.has_digests and folder.store.capabilities.remote,
+        )
         self._verify = verify
         self._is_plain = self.source.is_remote and not self.source.keeps_copies
         self._asked_for_ranges = access == "ranges"

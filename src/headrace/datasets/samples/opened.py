@@ -77,6 +77,11 @@ class OpenSamples:
         self._process = os.getpid()  # last: another thread that finds it set takes the lock, which must be the new one
 
     @property
+    def files(self) -> "OpenSamples":
+        """Itself, which has the files of all folders."""
+        return self
+
+    @property
     def _most_shards(self) -> int:
         """How many may be open at a time; fewer, once a cache has no room for what is mapped."""
         most = min(folder.source.store.max_views for folder in self._folders)

@@ -1,6 +1,11 @@
-"""Copies of datasets: contents.py says what one consists of, destination.py what a copy may be written to,
-transfer.py how one file gets there, and copy.py does it all."""
+"""Copies of datasets.
 
-from headrace.datasets.copying.copy import CopyReport, copy_dataset
+contents.py      what a dataset consists of: files, digests, and what commits it
+destination.py   where a copy may go, and how it becomes a dataset there
+transfer.py      how one file gets there
+copy.py          all of it
+"""
 
-__all__ = ["CopyReport", "copy_dataset"]
+from headrace.datasets.copying.copy import CopyReport, Tell, copy_dataset
+
+__all__ = ["CopyReport", "Tell", "copy_dataset"]

@@ -24,12 +24,12 @@ from headrace.errors import (
 )
 from headrace.store import FileInfo, Store
 
-__all__ = ["CopyReport", "copy_dataset"]
+__all__ = ["CopyReport", "Tell", "copy_dataset"]
 
 _WORKERS = 8
 _TICK_S = 2.0  # how often the lease may be renewed
 
-Tell = Callable[[int, int], None]
+Tell = Callable[[int, int], None]  # bytes read now, bytes in all
 
 
 @dataclass(frozen=True)

@@ -160,7 +160,8 @@ def store_error(error: BaseException, where: str) -> StoreError | None:
     if isinstance(error, StoreError):
         return error
     status, package = status_of(error), type(error).__module__.partition(".")[0]
-    said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    text = re.sub(r"\?[^\s'\")]*", "?...", " ".join(str(error).split()))  # a query may hold a signature
+    said = f"{type(error).__name__}: {text}" if text else type(error).__name__
     if isinstance(error, FileNotFoundError | NotADirectoryError | IsADirectoryError) or status in (404, 410):
         return NotFoundError(f"{where}: no such object")
     if isinstance(error, FileExistsError) or status in (409, 412):

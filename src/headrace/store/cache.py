@@ -210,6 +210,8 @@ class CachedDataset(_Through):
         with files.named(wanted.entry.full_path, "map"):
             view = self._copies.mapped(wanted)
         if view is None:
+            view = self.prefetcher.arrived(path)
+        if view is None:
             view = self._fetched(wanted)
         self.prefetcher.used(path)
         return view

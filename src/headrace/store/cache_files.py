@@ -139,12 +139,18 @@ class CacheFolder:
         with contextlib.suppress(OSError):
             os.utime(descriptor, ns=(time.time_ns(), status.st_mtime_ns))
 
+    def is_there(self) -> bool:
+        """Whether the directory was ever used as a cache."""
+        return os.path.isdir(self.root)
+
+    def datasets(self) -> list[str]:
+        """The folders of datasets."""
+        return [name for name in _names(os.path.join(self.root, "files")) if _DATASET.fullmatch(name)]
+
     def found(self) -> Iterator[Found]:
         """The files that the cache keeps, in no order; what others put there is left out."""
         top = os.path.join(self.root, "files")
-        for dataset in _names(top):
-            if not _DATASET.fullmatch(dataset):
-                continue
+        for dataset in self.datasets():
             with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(f"{top}/{dataset}") as scan:
                 for item in scan:
                     match = _FILE.fullmatch(item.name)
@@ -244,6 +250,11 @@ class CacheFolder:
         dataset = _digest(fingerprint, 16)
         if not self.labelled(dataset):
             self._note(self._label_path(dataset), {"fingerprint": fingerprint, "location": location})
+
+    def forget_label(self, dataset: str) -> None:
+        """Nothing is left of the dataset."""
+        with contextlib.suppress(OSError):
+            files.unlink_if_there(self._label_path(dataset))
 
     def labelled(self, dataset: str) -> dict[str, str]:
         """What label() noted for the folder of a dataset; {} where nothing can be read."""

@@ -6,12 +6,14 @@ once, the later one sees both. So what is kept never exceeds the limit, whatever
 find too little room.
 """
 
-from typing import Any
+import contextlib
+import os
+from typing import Any, NamedTuple
 
 from headrace.errors import OptionError
 from headrace.store.cache_files import CacheFolder, Found
 
-__all__ = ["evict", "limit_in_bytes", "pin_name", "usage_bytes"]
+__all__ = ["CachedData", "cached_data", "evict", "limit_in_bytes", "pin_name", "trim"]
 
 _FORMS = "a number of bytes that is not negative, or a size such as '500mb', '20GiB' or '1.5 TB' (by 1,024), or None"
 _UNITS = {"": 0, "b": 0, "k": 1, "kb": 1, "kib": 1, "m": 2, "mb": 2, "mib": 2, "g": 3, "gb": 3, "gib": 3}
@@ -37,21 +39,15 @@ def limit_in_bytes(limit: Any, option: str = "limit_bytes") -> int | None:
     return int(found)
 
 
-def usage_bytes(folder: CacheFolder) -> int:
-    """What the kept files take, and those that are on their way to be kept."""
-    on_their_way = folder.reserved_bytes()  # first: what arrives in between counts twice, and never not at all
-    return on_their_way + sum(found.size_bytes for found in folder.found())
-
-
 def pin_name(entry_name: str) -> str:
     """The lock that readers share while the entry is mapped, and that whoever removes it takes."""
     return f"file {entry_name}"
 
 
-def evict(folder: CacheFolder, limit_bytes: int, *, at_least: int = 0) -> int | None:
+def evict(folder: CacheFolder, limit_bytes: int, *, at_least: int = 0, partly: bool = False) -> int | None:
     """How many bytes were removed so that limit_bytes hold what is kept; None where pinned files made that impossible.
 
-    At least so many bytes go, whatever the limit. Where it is impossible, nothing goes.
+    At least so many bytes go, whatever the limit. Where it is impossible, nothing goes; with partly=True what can.
     """
     on_their_way = folder.reserved_bytes()  # first: what arrives in between counts twice, and never not at all
     kept = list(folder.found())
@@ -68,9 +64,49 @@ def evict(folder: CacheFolder, limit_bytes: int, *, at_least: int = 0) -> int | 
             if folder.locks.take(pin_name(found.name)):
                 taken.append(found)
                 excess -= found.size_bytes
-        if excess > 0:
+        if excess > 0 and not partly:
             return None
         return sum(found.size_bytes for found in taken if folder.discard(found.full_path))
     finally:
         for found in taken:
             folder.locks.give_back(pin_name(found.name))
+
+
+class CachedData(NamedTuple):
+    """What a cache keeps of one dataset."""
+
+    dataset: str  # the folder's name
+    fingerprint: str  # "" where that was not noted
+    location: str  # where it was first fetched from; "" where that was not noted
+    num_files: int
+    num_bytes: int
+    num_pinned: int  # of the files: mapped by a reader now
+    used_s: float  # when a file of it was last mapped, seconds since 1970
+
+
+def cached_data(folder: CacheFolder) -> list[CachedData]:
+    """What the cache keeps of each dataset, what was used last first."""
+    by_dataset: dict[str, list[Found]] = {}
+    for found in folder.found():
+        by_dataset.setdefault(found.name.partition("/")[0], []).append(found)
+    kept = []
+    for dataset, files in by_dataset.items():
+        label = folder.labelled(dataset)
+        pinned = sum(not folder.locks.is_free(pin_name(found.name)) for found in files)
+        size, used_ns = sum(found.size_bytes for found in files), max(found.used_ns for found in files)
+        told = label.get("fingerprint", ""), label.get("location", "")
+        kept.append(CachedData(dataset, *told, len(files), size, pinned, used_ns / 1e9))
+    return sorted(kept, key=lambda data: -data.used_s)
+
+
+def trim(folder: CacheFolder, limit_bytes: int) -> int:
+    """How many bytes were removed so that at most limit_bytes stay, or as little as readers have mapped.
+
+    What dead processes had on their way goes too, and what was noted of datasets of which nothing is left.
+    """
+    removed = evict(folder, limit_bytes, partly=True) or 0
+    for dataset in folder.datasets():
+        with contextlib.suppress(OSError):  # not empty: it is kept, or something of others is in it
+            os.rmdir(os.path.join(folder.root, "files", dataset))
+            folder.forget_label(dataset)
+    return removed

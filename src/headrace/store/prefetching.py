@@ -75,6 +75,18 @@ class Prefetcher:
                 return
             self._there_may_be_room()
 
+    def arrived(self, path: str) -> memoryview | None:
+        """The file's memory, once it is there, where a thread here has fetched it or is about to; else None at once.
+
+        Also None when that failed. It spares the reader the wait of one who looks again and again.
+        """
+        if not self._held or self._process != os.getpid():
+            return None
+        with self._changed:
+            while path in self._held and self._held[path] is None:
+                self._changed.wait()
+            return self._held.get(path)
+
     def stop(self) -> None:
         """Expect nothing more. What is arriving is finished and then let go of."""
         if self._process == os.getpid():
@@ -107,6 +119,7 @@ class Prefetcher:
                             self._make_room(path)
                 if has_room:
                     self._there_may_be_room()
+                self._changed.notify_all()  # a reader may wait for it
             del view
 
     def _next(self) -> str | None:

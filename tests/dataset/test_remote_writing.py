@@ -2,6 +2,7 @@
 
 import contextlib
 import threading
+from dataclasses import replace
 
 import pytest
 
@@ -22,7 +23,10 @@ from headrace.errors import (
     WriteError,
 )
 from headrace.store import FolderStore, LocalStore, MemoryStore, Store
-from headrace.testing import Cut, FaultStore, Forget, Refuse, Rule, Run
+from headrace.store.retrying import RetryingStore, RetryPolicy
+from headrace.testing import Cut, FaultStore, Forget, Refuse, Rule, Run, Status
+
+A_SHARD = 23  # requests
 
 
 @pytest.fixture(autouse=True)
@@ -178,6 +182,48 @@ def test_an_object_of_which_the_store_always_keeps_less_is_an_error_with_both_si
     assert leftovers(store) == []
     write(here, parts(10, 10), publish=True)
     assert here.contents() == list(range(20))
+
+
+RETRIED = RetryPolicy(tries=3, first_wait_s=0.0)
+
+
+@pytest.mark.parametrize("performed", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_any_request_may_fail_once_before_or_after_it_was_done(kind, performed):
+    fault = Rule(Status(503, performed=performed), times=1)
+    for nth in range(1, 80):
+        store = flat(replace(fault, nth=nth))
+        here = KINDS[kind](RetryingStore(store, RETRIED))
+        write(here, parts(4, 3), publish=True)
+        assert here.contents() == list(range(7)), nth
+        assert leftovers(store) == [], nth
+
+
+def test_a_store_that_is_down_for_good_is_said_soon_and_the_shards_are_free_for_the_next_writer():
+    store = flat()
+    here = Stream(RetryingStore(store, RETRIED))
+    writer = here.storage.sync_writer()
+    writer.open()
+    for shard in range(20):
+        writer.append(shard, [shard])
+    store.rules.append(Rule(Status(503)))
+    store.calls.clear()
+    with pytest.raises(TemporaryStoreError):
+        writer.close()
+    assert len(store.calls) <= 3 * 2 * 20  # nothing is asked again to tidy up
+    store.rules.clear()
+    write(here, parts(*[1] * 20), publish=True)
+    assert here.contents() == list(range(20))
+    assert leftovers(store) == []
+
+
+def test_what_a_writer_asks_a_shard():
+    costs = []
+    for num_shards in (4, 14):
+        store = flat()
+        write(Stream(store), parts(*[1] * num_shards))
+        costs.append(len(store.calls))
+    assert (costs[1] - costs[0]) / 10 <= A_SHARD
 
 
 def test_a_rival_is_refused_and_the_first_one_is_not_disturbed():

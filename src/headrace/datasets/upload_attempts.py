@@ -120,8 +120,12 @@ class UploadAttempt(ShardAttempt):
         except LeaseLostError:
             self._take_back()
             raise
-        self._end()
+        self._spool.remove()
         return receipt
+
+    def end(self) -> None:
+        """Let the next one in, after the commit."""
+        self._lease.release()
 
     def stop(self) -> None:
         """Let no further object appear: an upload on another thread ends with an error at its last step."""
@@ -154,7 +158,9 @@ class UploadAttempt(ShardAttempt):
 
     def _send(self, generation: int, *, ahead: bool) -> bool:
         ledger = Ledger(self._store, self._kind)
-        self._check(ledger, generation)
+        if ledger.is_published():
+            raise self._lost()
+        self._refuse_withdrawn(ledger, generation)
         raw = ledger.get(self._final)
         replaced = self._parsed(raw)
         if ahead and replaced is not None and replaced.generation == generation:
@@ -191,7 +197,8 @@ class UploadAttempt(ShardAttempt):
         ledger = Ledger(self._store, self._kind)
         found: bytes | None = None
         for _ in range(TRIES):
-            self._check(ledger, generation)
+            self._refuse_withdrawn(ledger, generation)  # nobody can have published while the lease is held
+            self._check_lease()
             with contextlib.suppress(AlreadyExistsError):  # ours after all, or of an owner that was taken over
                 self._store.put_if_absent(self._final, raw)
             found = ledger.get(self._final)
@@ -206,10 +213,12 @@ class UploadAttempt(ShardAttempt):
             f"shard {self._shard} was not committed"
         )
 
-    def _check(self, ledger: Ledger, generation: int) -> None:
-        self._check_lease()
-        if ledger.is_published() or ledger.generation() != generation:
-            raise LeaseLostError(self._store.location, f"shard {self._shard} (the dataset was withdrawn or published)")
+    def _refuse_withdrawn(self, ledger: Ledger, generation: int) -> None:
+        if ledger.generation() != generation:
+            raise self._lost()
+
+    def _lost(self) -> LeaseLostError:
+        return LeaseLostError(self._store.location, f"shard {self._shard} (the dataset was withdrawn or published)")
 
     def _check_lease(self) -> None:
         if self._stopped.is_set():
@@ -250,10 +259,6 @@ class UploadAttempt(ShardAttempt):
                 if found is not None and found.version == self._versions[record.name]:
                     self._store.delete(record.name)
 
-    def _end(self) -> None:
-        self._spool.remove()
-        self._lease.release()
-
 
 class UploadQueue:
     """Sends the files of several attempts at once, in the background; each is committed by its owner, in its order."""
@@ -262,6 +267,7 @@ class UploadQueue:
         self._generation = generation
         self._pool: ThreadPoolExecutor | None = None
         self._sending: dict[int, tuple[UploadAttempt, Future[None]]] = {}  # by id
+        self._ending: list[Future[None]] = []
 
     def __enter__(self) -> Self:
         return self
@@ -274,6 +280,9 @@ class UploadQueue:
                 attempt.stop()
                 sending.cancel()
             self._pool.shutdown(wait=True)
+        if error is None:
+            for ending in self._ending:
+                ending.result()
 
     def add(self, attempt: ShardAttempt) -> None:
         """Seal this attempt, which is in the queue from now on; others need nothing sent ahead."""
@@ -294,3 +303,8 @@ class UploadQueue:
                     other.renew()
         del self._sending[id(attempt)]
         sending.result()
+
+    def end(self, attempt: ShardAttempt) -> None:
+        """End an attempt that is committed, in the background; errors are raised when the queue ends."""
+        if isinstance(attempt, UploadAttempt) and self._pool is not None:
+            self._ending.append(self._pool.submit(attempt.end))

@@ -17,6 +17,9 @@ commit step impossible, for example by renaming its attempt folder away. Therefo
   takeover would escape the fence;
 - commits only by renames out of that folder, and never creates the folder again.
 
+A store without renames has no such fence. There a holder calls check() right before each change, and what it commits
+names the objects that it is about, so that one which comes too late shows (datasets/upload_attempts.py).
+
 Processes of this host are judged by whether they live, however old their lease is. Of another host's processes nothing
 is known, so their lease counts for expires_s after it was made or renewed (`<name>.<token>.beat`), by the store's own
 clock, which is read by writing `<name>.0.clock`.
@@ -73,6 +76,7 @@ class Lease:
         self._content = content
         self._process = os.getpid()
         self._renewed_s = time.monotonic()
+        self._has_beat = not store.capabilities.remote  # for all that is known: to look there costs a request
         self._released = False
 
     def check(self) -> None:
@@ -96,6 +100,7 @@ class Lease:
         self.check()
         # A file of its own: rewriting the token could bring it back after a successor deleted it.
         beat = f"{self._path}.{self.token}.beat"
+        self._has_beat = True
         self._store.put(beat, b"")
         self._renewed_s = time.monotonic()
         try:
@@ -110,7 +115,8 @@ class Lease:
             return
         self._released = True
         if self._is_own():  # after a takeover and a release the same number may be somebody else's
-            self._store.delete(f"{self._path}.{self.token}.beat")
+            if self._has_beat:
+                self._store.delete(f"{self._path}.{self.token}.beat")
             self._store.delete(_token_path(self._path, self.token))
 
     def let_go(self) -> None:

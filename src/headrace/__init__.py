@@ -49,7 +49,7 @@ _ROOMS = {  # names in the order of __all__, as text: a line a name would make t
         Report document_id document_place prepare split_text_files
     """,
     "headrace.store": """
-        CachedStore LocalStore MemoryStore Store
+        CachedStore LocalStore MemoryStore RetryPolicy Store open_store
     """,
     "headrace.training": """
         AutoDataConfig AutoDataProvider BuildForwardInputsContext BuildForwardInputsResult CheckpointingConfig
@@ -149,6 +149,7 @@ __all__ = [
     "PyTreeSpec",
     "RankFailedError",
     "Report",
+    "RetryPolicy",
     "RunConfig",
     "SampleDataset",
     "SampleStorage",
@@ -199,6 +200,7 @@ __all__ = [
     "merge_index",
     "num_microbatches_for_global_batch",
     "open_storage",
+    "open_store",
     "pad_stack_1d",
     "prepare",
     "shard_dataset_data_parallel",
@@ -300,23 +302,9 @@ if TYPE_CHECKING:
         tree_unflatten,
     )
     from headrace.manifest import Manifest
-    from headrace.planning import (
-        Permutation,
-        derive_seed,
-    )
-    from headrace.preparation import (
-        Report,
-        document_id,
-        document_place,
-        prepare,
-        split_text_files,
-    )
-    from headrace.store import (
-        CachedStore,
-        LocalStore,
-        MemoryStore,
-        Store,
-    )
+    from headrace.planning import Permutation, derive_seed
+    from headrace.preparation import Report, document_id, document_place, prepare, split_text_files
+    from headrace.store import CachedStore, LocalStore, MemoryStore, RetryPolicy, Store, open_store
     from headrace.training import (
         AutoDataConfig,
         AutoDataProvider,

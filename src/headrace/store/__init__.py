@@ -12,6 +12,8 @@ from headrace.store.identity import attempt_id, is_dead, is_here, process_identi
 from headrace.store.lease import Holder, Lease, acquire, holder_of, open_leases
 from headrace.store.local import LocalStore
 from headrace.store.memory import MemoryStore
+from headrace.store.open import has_scheme, open_store
+from headrace.store.retrying import RetryingStore, RetryPolicy
 from headrace.store.store import (
     Buffer,
     ByteWriter,
@@ -37,14 +39,18 @@ __all__ = [
     "Lease",
     "LocalStore",
     "MemoryStore",
+    "RetryPolicy",
+    "RetryingStore",
     "Store",
     "StoredForm",
     "acquire",
     "attempt_id",
     "checked_path",
+    "has_scheme",
     "holder_of",
     "is_dead",
     "is_here",
     "open_leases",
+    "open_store",
     "process_identity",
 ]

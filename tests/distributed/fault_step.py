@@ -9,9 +9,9 @@ from pathlib import Path
 import torch
 from torch.distributed.fsdp import fully_shard
 
-from headrace import DeviceMeshParameters, InitializeModelStageResult, ModelProvider
+from headrace import DeviceMeshParameters
 from headrace.training import trainer
-from training.linear_job import Linear, Task, configurator, data
+from training.linear_job import Failing, Linear, Models, Task, configurator, data
 
 RANK, RANKS = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 PLACES = ("optimizer", "schedule", "step_done", "state", "load", "parameters")
@@ -20,33 +20,6 @@ PLACES = ("optimizer", "schedule", "step_done", "state", "load", "parameters")
 def fail():
     if RANK == RANKS - 1:
         raise ArithmeticError("this rank cannot go on")
-
-
-class Failing(Task):
-    """A task that fails at step 4, or when it is saved or loaded."""
-
-    def __init__(self, place):
-        super().__init__()
-        self.place = place
-
-    def compute_loss(self, ctx):
-        if self.place == "sharded" and ctx.schedule.current_step == 3:
-            fail()
-        return super().compute_loss(ctx)
-
-    def step_done(self, ctx):
-        super().step_done(ctx)
-        if self.place == "step_done" and ctx.schedule.current_step == 4:
-            fail()
-
-    def state_dict(self):
-        if self.place == "state":
-            fail()
-        return {"a": 1}
-
-    def load_state_dict(self, state_dict):
-        if self.place == "load":
-            fail()
 
 
 class Optimizer(torch.optim.SGD):
@@ -67,15 +40,15 @@ class Schedule(torch.optim.lr_scheduler.ConstantLR):
         super().step(*arguments)
 
 
-class Models(ModelProvider):
-    def __init__(self, make, share=None):
-        self.make, self.share = make, share
+class Shared(Models):
+    """Of another model, which ranks share in a way of its own."""
 
-    def initialize_model_stage(self, context):
-        return InitializeModelStageResult(model=self.make())
+    def __init__(self, make, share):
+        super().__init__(make)
+        self.share = share
 
     def parallelize_model_stage(self, context):
-        return super().parallelize_model_stage(context) if self.share is None else self.share(context)
+        return self.share(context)
 
 
 def optimizer(fails):
@@ -99,7 +72,7 @@ def schedule(fails):
 def raised(out, place):
     """What this rank raises in the job that fails there."""
     out.mkdir(exist_ok=True)
-    task = Failing(place)
+    task = Failing("loss" if place == "sharded" else place, fail)
     replace = {
         "task_provider": lambda _: task,
         "optimizer_provider": optimizer(place == "optimizer"),
@@ -179,7 +152,7 @@ def half_sharded(out):
             self.factor = torch.nn.Parameter(torch.ones(1))
 
     try:
-        configurator(out, data(mb=1), ranks=RANKS, replace={"model_provider": Models(Half, share)})[0].configure()
+        configurator(out, data(mb=1), ranks=RANKS, replace={"model_provider": Shared(Half, share)})[0].configure()
     except ValueError as error:
         return str(error)
     return None

@@ -46,10 +46,13 @@ class Linear(torch.nn.Module):
 
 
 class Models(ModelProvider):
-    """That model."""
+    """That model, or what make() gives."""
+
+    def __init__(self, make=Linear):
+        self.make = make
 
     def initialize_model_stage(self, context):
-        return InitializeModelStageResult(model=Linear(), state_mapper=None)
+        return InitializeModelStageResult(model=self.make(), state_mapper=None)
 
 
 class Task(TrainTask):
@@ -72,6 +75,34 @@ class Task(TrainTask):
 
     def finalize(self, ctx):
         self.finalized += 1
+
+
+class Failing(Task):
+    """Calls fail() in one place: in the loss of step 4 ("loss"), behind that step ("step_done"), when it is saved
+    ("state") or loaded ("load")."""
+
+    def __init__(self, place, fail):
+        super().__init__()
+        self.place, self.fail = place, fail
+
+    def compute_loss(self, ctx):
+        if self.place == "loss" and ctx.schedule.current_step == 3:
+            self.fail()
+        return super().compute_loss(ctx)
+
+    def step_done(self, ctx):
+        super().step_done(ctx)
+        if self.place == "step_done" and ctx.schedule.current_step == 4:
+            self.fail()
+
+    def state_dict(self):
+        if self.place == "state":
+            self.fail()
+        return super().state_dict()
+
+    def load_state_dict(self, state_dict):
+        if self.place == "load":
+            self.fail()
 
 
 def data(gbs=8, mb=2, workers=0, **more):

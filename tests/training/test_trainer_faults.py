@@ -15,12 +15,11 @@ from headrace import (
     ComputeLossResult,
     FixedCountMicrobatchPacker,
     InitializeModelStageResult,
-    ModelProvider,
     TrainTask,
 )
 from headrace.errors import OptionError, StateMismatchError
 from interop.d9d_job import Samples, collate
-from training.linear_job import Linear, Task, checkpoints_of, configurator, data, lines_of, run
+from training.linear_job import Failing, Linear, Models, checkpoints_of, configurator, data, lines_of, run
 
 
 class Raising(Samples):
@@ -63,27 +62,9 @@ def test_a_trainer_that_was_stopped_or_whose_data_failed_goes_on_behind_its_last
     assert [line["loss"] for line in lines_of(tmp_path / "steps.jsonl")] == [loss for _, loss, _ in whole.steps]
 
 
-class Broken(Task):
-    """Raises in one place, at step 4."""
-
-    def __init__(self, place):
-        super().__init__()
-        self.place = place
-
-    def compute_loss(self, ctx):
-        if self.place == "loss" and ctx.schedule.current_step == 3:
-            fail()
-        return super().compute_loss(ctx)
-
-    def step_done(self, ctx):
-        super().step_done(ctx)
-        if self.place == "step_done" and ctx.schedule.current_step == 4:
-            fail()
-
-
 @pytest.mark.parametrize("place", ["loss", "step_done"])
 def test_nobody_goes_on_from_half_a_step(place, tmp_path):
-    trainer = configurator(tmp_path, replace={"task_provider": lambda _: Broken(place)})[0].configure()
+    trainer = configurator(tmp_path, replace={"task_provider": lambda _: Failing(place, fail)})[0].configure()
     with pytest.raises(ArithmeticError):
         trainer.train()
     with pytest.raises(RuntimeError, match=r"step 4 was broken off, .* configure\(\) another"):
@@ -131,16 +112,6 @@ def test_a_trainer_works_in_another_thread(tmp_path):
     thread.start()
     thread.join(60)
     assert checkpoints_of(tmp_path) == ["save-3", "save-6", "save-8"]
-
-
-class Models(ModelProvider):
-    """The model that make() gives."""
-
-    def __init__(self, make):
-        self.make = make
-
-    def initialize_model_stage(self, context):
-        return InitializeModelStageResult(model=self.make())
 
 
 class Larger(Linear):

@@ -316,6 +316,17 @@ def test_a_url_is_a_place_to_write_to(tmp_path):
     assert (tmp_path / "one" / "0000000.in_band.bin").exists()
 
 
+def test_a_publisher_that_slept_over_a_withdrawal_takes_its_manifest_back():
+    inner = MemoryStore(flat=True)
+    write(Stream(inner), parts(3, 3))
+    withdraw = Rule(Run(lambda call: inner.put(".headrace/generation", b"1\n")), operation="put_if_absent", path="h*")
+    with pytest.raises(LeaseLostError):
+        Stream(FaultStore(inner, [withdraw])).storage.publish()
+    assert "headrace.json" not in objects_in(inner)
+    with pytest.raises(UnfinishedDatasetError, match="older run"):
+        Stream(inner).contents()
+
+
 class LateUploads(FaultStore):
     """One whose uploads can be held up between the check and the object: there nothing stops who sleeps."""
 

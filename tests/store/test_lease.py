@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from flat_stores import FlatFolder
 from headrace.errors import LeaseLostError, NotFoundError, ShardOwnedError
 from headrace.store import LocalStore, MemoryStore, acquire, attempt_id, is_dead, is_here, open_leases, process_identity
 from headrace.store.lease import _lease_path
@@ -25,9 +26,9 @@ def take(store, name="00003", *, fenced=None, **options):
     return acquire(store, "leases", name, what="shard 3", attempt=attempt_id(), on_takeover=fenced.append, **options)
 
 
-@pytest.fixture
-def store(tmp_path):
-    return LocalStore(tmp_path / "data", fsync=False)
+@pytest.fixture(params=["a directory", "objects"])
+def store(tmp_path, request):
+    return FlatFolder(tmp_path / "data") if request.param == "objects" else LocalStore(tmp_path / "data", fsync=False)
 
 
 @contextlib.contextmanager

@@ -5,7 +5,7 @@ samples/                                    samples with columns, in Streaming's
 storage.py  writer.py  windows.py           what those have in common
 kinds.py  neighbours.py                     which of them a directory holds, and which do not lie side by side
 ledger.py  opening.py  publication.py       which directory is a dataset, and how it becomes one
-attempts.py                                 one shard's way to its receipt
+attempts.py  upload_attempts.py  spool.py   one shard's way to its receipt, by renames or by uploads
 sources.py  round_trips.py                  where files are read, whole or by ranges, and what tells that they changed
 shard_files.py  row_gather.py  payloads.py  reading bytes back, fast
 verification.py                             and suspiciously

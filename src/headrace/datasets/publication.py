@@ -28,6 +28,7 @@ from headrace.datasets.opening import open_directory
 from headrace.datasets.spool import remove_dead_spools
 from headrace.errors import (
     AlreadyExistsError,
+    LeaseLostError,
     ManifestError,
     PublishedError,
     ShardOwnedError,
@@ -133,6 +134,9 @@ class Publication:
                     self._store.put_if_absent(MANIFEST, manifest.to_json())
             else:
                 self._put_manifest(manifest.to_json(), lease)
+                if self._ledger.generation() != generation:  # withdrawn meanwhile: this process slept over its lease
+                    self._store.delete(MANIFEST)
+                    raise LeaseLostError(self._ledger.where, "the dataset")
         return manifest
 
     def recover(self) -> None:

@@ -29,7 +29,7 @@ from headrace.store import Lease, Store, acquire, attempt_id
 __all__ = ["UploadAttempt", "UploadQueue", "begin_attempt"]
 
 TRIES = 3  # for an object of which the store kept other bytes than it was given
-UPLOADS = 8  # shards on their way at once
+UPLOADS = 4  # shards on their way at once; a store may hold 64 MiB of each in memory
 _RENEW_POLL_S = 1.0
 
 

@@ -1,5 +1,7 @@
+import email.utils
 import os
 import pickle
+import threading
 import time
 from datetime import UTC, datetime, timedelta
 
@@ -324,9 +326,37 @@ def test_a_stream_does_not_go_on_with_another_object(web, http_folder, http_serv
 
 def test_only_the_ranges_that_failed_are_asked_for_again(web, http_folder, http_server):
     (http_folder / "big").write_bytes(bytes(5_000_000))
-    http_server.rules.append(Rule(Status(503), nth=3, times=2))
+    http_server.rules.append(Rule(Status(502), nth=3, times=2))
     web.get_ranges("big", *ranges(*((at, 10) for at in range(0, 5_000_000, 600_000))))
     assert len(http_server.requests) == 9 + 2
+
+
+@pytest.mark.parametrize("status", [429, 503])
+@pytest.mark.parametrize("asked", ["1", "date"])
+def test_a_wait_that_the_server_asks_for_is_waited(web, http_server, status, asked):
+    headers = {"Retry-After": email.utils.formatdate(time.time() + 2, usegmt=True) if asked == "date" else asked}
+    refusing = Rule(Status(status, headers))
+    http_server.rules.append(refusing)
+    timer = threading.Timer(0.3, http_server.rules.remove, [refusing])
+    timer.start()
+    began_s = time.monotonic()
+    assert web.get("object") == DATA
+    assert 0.9 < time.monotonic() - began_s < 10
+    assert http_server.count("GET") == 2
+    timer.join()
+
+
+def test_a_wait_that_s3_asks_for_is_waited_and_a_503_of_s3_is_not_asked_about(bucket, http_server):
+    http_server.rules += [Rule(Status(429, {"Retry-After": "7"}), times=2), Rule(Status(503), nth=1, times=1)]
+    with pytest.raises(TemporaryStoreError, match="429") as caught:
+        bucket.get("object")
+    assert caught.value.retry_after_s == 7.0
+    assert [each.method for each in http_server.requests] == ["GET", "HEAD"]
+    http_server.rules[:] = [Rule(Status(503, {"Retry-After": "7"}))]
+    http_server.requests.clear()
+    with pytest.raises(TemporaryStoreError, match="503"):
+        bucket.get("object")
+    assert [each.method for each in http_server.requests] == ["GET"]
 
 
 # S3's own answers
@@ -484,12 +514,14 @@ def test_what_a_provider_raises_is_seen(http_url):
         store.get("object")
 
 
-@pytest.mark.parametrize("credentials", [{"account_key": "YWJj"}, {"account_name": "a", "account_key": "%do-not-show%"}])
+@pytest.mark.parametrize(
+    "credentials", [{"account_key": "YWJj"}, {"account_name": "a", "account_key": "%do-not-show%"}]
+)
 def test_settings_that_make_no_client_are_told_with_a_hint(http_url, credentials):
     store = open_store("az://box", endpoint=http_url, credentials=credentials, retry=QUICK)
     with pytest.raises(AccessDeniedError, match=r"az://box.*credentials=") as caught:
         store.get("object")
-    assert "do-not-show" not in str(caught.value)
+    assert "no-show" not in str(caught.value)
 
 
 def test_no_secret_is_shown_anywhere(http_folder, http_server):

@@ -35,7 +35,7 @@ def map_file(descriptor: int, size: int) -> memoryview:
 def most_maps() -> int:
     """How many files one reader may have mapped: a third of what the system grants a process in all."""
     try:
-        with open("/proc/sys/vm/max_map_count", encoding="ascii") as file:
+        with open("/proc/sys/vm/max_map_count", encoding="utf-8") as file:
             allowed = int(file.read())
     except (OSError, ValueError):
         allowed = _FEWEST_ALLOWED

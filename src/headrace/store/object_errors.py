@@ -1,8 +1,7 @@
 """What a failed request of obstore means, by its cause and without its secrets.
 
 obstore says most of it in its errors' text: the status, the server's own code and message, or what became of the
-connection. The text itself is never passed on, because a URL in it may carry a signature. It has no headers, so that
-a server's Retry-After is not known here.
+connection. The text itself is never passed on, because a URL in it may carry a signature.
 """
 
 import re

@@ -5,9 +5,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, TemporaryStoreError
 from headrace.store.object_errors import ObjectFault, settings_error, store_error
 from headrace.store.object_places import ObjectPlace
+from headrace.store.object_waits import wanted_wait_s
 from headrace.store.obstore_client import Held, obstore_client
 from headrace.store.store import checked_folder, checked_path
 
@@ -55,7 +56,9 @@ class ObjectRequests:
         except HeadraceError:
             raise
         except (obstore.exceptions.BaseError, FileNotFoundError, ValueError) as error:
-            raise self._fault(obstore, connection, path, error) from None  # its text may hold a signature
+            raise self._fault(
+                (obstore, connection.held.client, key), connection, path, error
+            ) from None  # its text may hold a signature
         else:
             connection.renewed = False
 
@@ -65,9 +68,15 @@ class ObjectRequests:
         except (obstore.exceptions.BaseError, ValueError) as error:
             raise settings_error(ObjectFault(error), self.place.location, self.place.kind) from None
 
-    def _fault(self, obstore: Any, connection: _Connection, path: str, error: Exception) -> HeadraceError:
+    def _fault(
+        self, request: tuple[Any, Any, str], connection: _Connection, path: str, error: Exception
+    ) -> HeadraceError:
         fault = ObjectFault(error)
-        renewable = self.place.options.credential_provider is not None and fault.may_be_expiry()
-        if renewable and self._connections.get(os.getpid()) is connection and not connection.renewed:
-            self._connections[os.getpid()] = self._connected(obstore, renewed=True)  # which asks the provider again
-        return store_error(fault, self.place.named(path), self.place.kind, renewed=renewable and not connection.renewed)
+        renewed = self.place.options.credential_provider is not None and fault.may_be_expiry()
+        renewed = renewed and not connection.renewed
+        if renewed and self._connections.get(os.getpid()) is connection:
+            self._connections[os.getpid()] = self._connected(request[0], renewed=True)  # it asks the provider again
+        known = store_error(fault, self.place.named(path), self.place.kind, renewed=renewed)
+        if isinstance(known, TemporaryStoreError):
+            known.retry_after_s = wanted_wait_s(self.place, fault.status, request)
+        return known

@@ -108,7 +108,7 @@ class OpenSamples:
     def samples(self, numbers: NDArray[np.int64]) -> list[dict[str, object]]:
         """These samples, all inside, in the order asked for."""
         shards = self._ends.searchsorted(numbers, "right")
-        if self._opens_together:
+        if self._opens_together and not self._are_mapped(shards):
             return self._samples_together(shards, numbers - self._starts[shards])
         places = zip(shards.tolist(), (numbers - self._starts[shards]).tolist(), strict=True)
         found: list[dict[str, object]] = []
@@ -123,6 +123,11 @@ class OpenSamples:
                 raise
             self._refuse_sample(shard, at, error)
         return found
+
+    def _are_mapped(self, shards: Int64s) -> bool:
+        """Whether all these shards are open, and none is read by ranges: then nothing is a round trip."""
+        opened = [self._shards.get(shard) for shard in set(shards.tolist())]
+        return all(loaded is not None and loaded.file is None for loaded in opened)
 
     def _samples_together(self, shards: Int64s, numbers: Int64s) -> list[dict[str, object]]:
         """The samples with these numbers in these shards; what are round trips is asked for at the same time."""

@@ -177,7 +177,8 @@ def test_commands_that_make_no_sense_are_one_line(sources, tmp_path):
 
     refused("none.jsonl: no such file", paths=(tmp_path / "none.jsonl", out))
     refused("given twice", paths=(source, source, out))
-    refused("s3://b/x", "is a URL", paths=(source, "s3://b/x"))
+    refused("nosuch://b/x", "URL", paths=(source, "nosuch://b/x"))
+    refused("s3://b/x.jsonl", "is a URL", paths=(source, "s3://b/x.jsonl"), kind="jsonl")
     refused("lie in one another", paths=(source, source))
     refused("ends with .jsonl", kind="jsonl")
     refused("compression='zip'", options=("--compression", "zip"))

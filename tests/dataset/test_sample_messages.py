@@ -143,7 +143,7 @@ def test_a_separator_is_an_option_of_xsv_shards_only(writer, separators, tmp_pat
 
 def test_a_url_of_no_known_kind_is_no_place_to_read(tmp_path):
     for url in ("nosuch://bucket/x", "nosuch:/bucket/x"):
-        with says(OptionError, f"directory='{url}'", "or a Store"):
+        with says(OptionError, f"directory='{url}'", "a directory, a Store, or a URL"):
             SampleDataset(url)
 
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from headrace.cli.terminal import local_path, say
+from headrace.cli.terminal import local_path, place, say
 
 __all__ = ["EXAMPLE", "convert"]
 
@@ -45,7 +45,8 @@ Columns = Annotated[
 def convert(  # noqa: PLR0913 -- each is an option of the command
     sources: Sources,
     destination: Annotated[
-        str, typer.Argument(metavar="DST", help="A directory for the dataset; for jsonl a file that ends so.")
+        str,
+        typer.Argument(metavar="DST", help="A directory or a URL for the dataset; for jsonl a file that ends so."),
     ],
     to: Annotated[KindName, typer.Option(help="What to make.")],
     workers: Annotated[int | None, typer.Option(min=1, help="Processes; by default one a CPU.")] = None,
@@ -103,7 +104,7 @@ def convert(  # noqa: PLR0913 -- each is an option of the command
     try:
         report = run(
             [local_path(source) for source in sources],
-            local_path(destination),
+            local_path(destination) if to is KindName.jsonl else place(destination),
             Wanted(to.value, _named(columns), field, dtype, writer),
             Reading(delimiter, quotes, sequence_length),
             num_splits=shards,

@@ -68,7 +68,7 @@ def opened_place(place: Place, option: str) -> Store:
     try:
         return open_store(place)
     except OptionError as error:
-        raise OptionError(option, place, f"{error.expected}, or a Store") from None
+        raise OptionError(option, place, f"a directory, a Store, or a URL: {error.expected}") from None
     except ValueError as error:
         raise OptionError(option, place, f"a directory, a URL, or a Store ({error})") from None
 

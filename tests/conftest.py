@@ -5,6 +5,10 @@ import signal
 import pytest
 from hypothesis import HealthCheck, settings
 
+# Before the first import, so that a failing contract shows the values it compared.
+for contract in ("capability", "reading", "store"):
+    pytest.register_assert_rewrite(f"headrace.testing.{contract}_contract")
+
 pytest_plugins = ["servers.fixtures"]  # tests/servers/__init__.py says what is there
 
 EXAMPLES = 25

@@ -18,6 +18,7 @@ from headrace.errors import (
     HeadraceError,
     ManifestError,
     ManifestVersionError,
+    OptionError,
     UnfinishedDatasetError,
 )
 from headrace.manifest import Manifest, ShardRecord
@@ -367,11 +368,12 @@ def test_links_and_read_only_directories_read_the_same(folder, tmp_path):
             path.chmod(0o755)
 
 
-def test_a_url_is_refused_and_makes_no_folder(tmp_path, monkeypatch):
+def test_a_url_is_no_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for url in ("s3://bucket/x", "https://host/x"):
-        with pytest.raises(ValueError, match="is a URL"):
-            storage_at(url)
+        assert storage_at(url).store.capabilities.remote
+    with pytest.raises(OptionError, match="nosuch"):
+        storage_at("nosuch://host/x")
     assert list(tmp_path.iterdir()) == []
 
 

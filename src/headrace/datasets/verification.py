@@ -7,13 +7,12 @@ import numpy as np
 import xxhash
 
 from headrace.datasets.opening import Opened
+from headrace.datasets.round_trips import FILES_AT_ONCE, at_once
 from headrace.errors import NotFoundError, StoreError
 from headrace.manifest import FileRecord, ShardRecord
 from headrace.store import Store
 
 __all__ = ["Damage", "damaged_files"]
-
-CHUNK_BYTES = 8 << 20
 
 
 class Damage(NamedTuple):
@@ -36,15 +35,18 @@ def damaged_files(
     shard_problems gives (file, problem) where the files of a shard, each of them good, do not fit one another or the
     shard's length; shard_length gives that as far as it is known, else 0.
     """
-    damages = []
-    start = 0
-    for number, shard in enumerate(opened.manifest.shards):
-        stop = start + shard_length(opened, shard)
+    shards = opened.manifest.shards
+    stops = np.cumsum([shard_length(opened, shard) for shard in shards], dtype=np.int64).tolist()
+    spans = list(zip([0, *stops], stops, strict=False))
+
+    def damaged(number: int) -> list[Damage]:
+        shard = shards[number]
         found = [(file.name, problem) for file in shard.files if (problem := _problem(store, file)) is not None]
-        for name, problem in found or shard_problems(opened, shard):
-            damages.append(Damage(number, name, problem, (start, stop)))
-        start = stop
-    return damages
+        return [Damage(number, *each, spans[number]) for each in found or shard_problems(opened, shard)]
+
+    if store.capabilities.remote:
+        return [damage for found in at_once(damaged, range(len(shards)), FILES_AT_ONCE) for damage in found]
+    return [damage for number in range(len(shards)) for damage in damaged(number)]
 
 
 def _problem(store: Store, file: FileRecord) -> str | None:
@@ -55,9 +57,8 @@ def _problem(store: Store, file: FileRecord) -> str | None:
         if not file.xxh3_128:
             return None
         digest = xxhash.xxh3_128()
-        for begin in range(0, file.bytes, CHUNK_BYTES):
-            count = min(CHUNK_BYTES, file.bytes - begin)
-            digest.update(store.get_ranges(file.name, np.array([begin]), np.array([count]))[0])
+        for piece in store.pieces(file.name):
+            digest.update(piece)
     except NotFoundError:
         return "is missing"
     except StoreError as error:

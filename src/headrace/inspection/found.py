@@ -6,10 +6,12 @@ from typing import Any, NamedTuple
 
 from headrace.datasets import Damage
 from headrace.datasets.kinds import AnyStorage, holds_samples, open_storage
-from headrace.errors import NoDatasetError
+from headrace.errors import NoDatasetError, OptionError
 from headrace.inspection.samples import Samples, opened_samples, sample_description, sample_lines
 from headrace.inspection.shards import shard_description, shard_lines
-from headrace.store import LocalStore
+from headrace.store import LocalStore, Store
+from headrace.store.cache import CachedStore
+from headrace.store.open import open_store
 
 __all__ = ["Found", "Totals", "Verdict", "description", "found_in", "published", "readable", "verdict"]
 
@@ -38,12 +40,22 @@ class Verdict(NamedTuple):
     unchecked: list[str]
 
 
-def found_in(directory: Path) -> Found:
-    """The dataset there. Where there is none an error says why: for samples here, else as soon as it is asked."""
-    if not directory.is_dir():
-        problem = "is a file; name the dataset's directory" if directory.exists() else "there is no such directory"
-        raise NoDatasetError(str(directory), problem)
-    return opened_samples(directory) if holds_samples(LocalStore(directory)) else open_storage(directory)
+def found_in(place: str | Path | Store, cache: str | Path | None = None) -> Found:
+    """The dataset there. Where there is none an error says why: for samples here, else as soon as it is asked.
+
+    cache is a local directory to keep what is read whole of a dataset at a URL; OptionError for one of a local dataset.
+    """
+    store = place if isinstance(place, Store) else open_store(place)
+    if isinstance(store, LocalStore):
+        if cache is not None:
+            raise OptionError("cache", str(cache), f"nothing for {store.location}, which is local")
+        if not store.root.is_dir():
+            is_there = store.root.exists()
+            problem = "is a file; name the dataset's directory" if is_there else "there is no such directory"
+            raise NoDatasetError(store.location, problem)
+    elif cache is not None:
+        store = CachedStore(store, cache)
+    return opened_samples(store) if holds_samples(store) else open_storage(store)
 
 
 def description(found: Found) -> dict[str, Any]:

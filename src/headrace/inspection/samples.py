@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
@@ -15,7 +14,7 @@ from headrace.errors import CorruptShardError, OptionError
 from headrace.formats.mds.encodings import encoding
 from headrace.inspection.images import IMAGES, image_text
 from headrace.inspection.shown import ITEMS_SHOWN, SHARDS_SHOWN, printable, shown, size_text
-from headrace.store import LocalStore
+from headrace.store import Store
 
 __all__ = ["Samples", "opened_samples", "sample_description", "sample_lines"]
 
@@ -36,15 +35,15 @@ class Samples:
         return sum(len(stored_files(entry)) for entry in self.index)
 
 
-def opened_samples(directory: Path) -> Samples:
+def opened_samples(store: Store) -> Samples:
     """The samples there, whoever wrote them; NoDatasetError, UnfinishedDatasetError or ManifestError say why not."""
-    index = opened_folder(LocalStore(directory)).index
+    index = opened_folder(store).index
     encodings: dict[str, int | None] = {}
     for entry in index:
         if isinstance(entry, MdsEntry):
             encodings.update(zip(entry.column_encodings, entry.column_sizes, strict=True))
     undecoded = [_Undecoded(name, size) for name, size in encodings.items() if not _is_decoded(name)]
-    return Samples(index, SampleDataset(directory, encodings=undecoded))
+    return Samples(index, SampleDataset(store, encodings=undecoded))
 
 
 def sample_description(samples: Samples) -> dict[str, Any]:

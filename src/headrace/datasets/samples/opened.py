@@ -214,19 +214,24 @@ class OpenSamples:
 
     def damages(self) -> Iterator[Damage]:
         """Every file that is not what the index says, and every shard whose files do not fit one another."""
-        for shard in range(len(self.lengths)):
-            folder, entry = self.entry(shard)
-            span = (self._start_list[shard], self._end_list[shard])
-            found = [Damage(shard, name, problem, span) for name, problem in shard_problems(folder.store, entry)]
-            if not found and entry.samples:  # of a shard without samples nothing is read, and it may be of 0 bytes
-                try:
-                    self._read(shard, decoded=not is_digested(entry))
-                except CorruptShardError as error:
-                    names = [file.basename for file in file_entries(entry)]
-                    name = next((name for name in names if error.problem.startswith(f"{name}: ")), names[0])
-                    problem = error.problem.removeprefix(f"{name}: ")
-                    found = [Damage(shard, stored_name(folder.store, entry, name), problem, span)]
-            yield from found
+        count = FILES_AT_ONCE if any(folder.source.is_remote for folder in self._folders) else 1
+        for first in range(0, len(self.lengths), count):
+            for found in at_once(self._damages, range(first, min(first + count, len(self.lengths))), count):
+                yield from found
+
+    def _damages(self, shard: int) -> list[Damage]:
+        folder, entry = self.entry(shard)
+        span = (self._start_list[shard], self._end_list[shard])
+        found = [Damage(shard, name, problem, span) for name, problem in shard_problems(folder.store, entry)]
+        if not found and entry.samples:  # of a shard without samples nothing is read, and it may be of 0 bytes
+            try:
+                self._read(shard, decoded=not is_digested(entry))
+            except CorruptShardError as error:
+                names = [file.basename for file in file_entries(entry)]
+                name = next((name for name in names if error.problem.startswith(f"{name}: ")), names[0])
+                problem = error.problem.removeprefix(f"{name}: ")
+                found = [Damage(shard, stored_name(folder.store, entry, name), problem, span)]
+        return found
 
     def _read(self, shard: int, *, decoded: bool) -> None:
         """Open the shard and, where it has no digests, decode every sample: that is all that can be checked."""

@@ -243,7 +243,7 @@ def test_a_split_that_can_be_watched_reports_its_bytes_while_it_is_read(tmp_path
     import contextlib
     import importlib
 
-    module = importlib.import_module("headrace.preparation.prepare")
+    module = importlib.import_module("headrace.preparation.job")
     bar = contextlib.nullcontext((lambda *news: told.append(news), finished.append))
     monkeypatch.setattr(module, "progress_bar", lambda *_: bar)
     prepare([Watched(3), Watched(4)], make_records, storage_at(tmp_path), workers=1)

@@ -26,8 +26,8 @@ from headrace.formats.digests import checked_hashes
 from headrace.formats.documents import DocumentBytesFormat, DocumentFormat, DocumentNumpyFormat
 from headrace.formats.mds.encodings import encoding
 from headrace.formats.stream import StreamNumpyFormat
+from headrace.preparation.job import Report, prepare
 from headrace.preparation.json_lines import JsonLinesFile
-from headrace.preparation.prepare import Report, prepare
 from headrace.preparation.row_records import Form, PackedJsonFormat, RowRecords
 from headrace.preparation.rows.columns import array_dtype, is_json
 from headrace.preparation.rows.inputs import row_sources

@@ -39,6 +39,7 @@ from headrace.formats.compression import codec
 from headrace.formats.documents import DocumentBytesFormat
 from headrace.formats.stream import StreamArrayFormat
 from headrace.store import FolderStore, LocalStore, MemoryStore
+from headrace.store.open import open_store
 from headrace.testing import Cut, FaultStore, Flip, Forget, Refuse, Rule, Run
 from remote_scenes import FlatFolder
 from writing_scenes import everything_in, files_in, ids_in, write
@@ -393,6 +394,19 @@ def test_a_store_without_listings_is_a_source(tmp_path):
         source.list = source.folders = None
         copy_dataset(source, tmp_path / name)
         assert files_in(tmp_path / name) == expected
+
+
+def test_pages_are_a_source_and_no_destination(http_folder, http_url, tmp_path):
+    for name in ("stream", "samples"):
+        KINDS[name](LocalStore(http_folder / name))
+        copy_dataset(f"{http_url}/{name}", tmp_path / name)
+        assert files_in(tmp_path / name) == visible(LocalStore(http_folder / name))
+    for write_there in (
+        lambda: copy_dataset(tmp_path / "stream", f"{http_url}/there"),
+        lambda: write_samples(open_store(f"{http_url}/there")),
+    ):
+        with pytest.raises(UnsupportedOperationError, match="cannot be written to"):
+            write_there()
 
 
 def test_one_copies_at_a_time_and_no_writer_comes_between(kind, source, target):

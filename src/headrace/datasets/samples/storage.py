@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 from headrace.datasets.neighbours import refuse_shards
 from headrace.datasets.samples.dataset import SampleDataset
 from headrace.datasets.samples.index import INDEX
+from headrace.datasets.samples.many_requests import delete_all, each
 from headrace.datasets.samples.merge import merge_index
 from headrace.datasets.samples.options import Place, opened_place
 from headrace.datasets.samples.output import leased
@@ -110,8 +111,7 @@ class SampleStorage:
         refuse_shards(self.store)
         folders = [_folder(shard, task) for shard, task in enumerate(tasks)]
         known = self._task_folders()
-        for folder in ("", *known):
-            self._refuse_living_writer(folder)
+        each(self.store, self._refuse_living_writer, ("", *known))
         if not overwrite:
             self._refuse_others(set(folders), set(known))
         # The index first, here and in each folder: no moment shows a part as a whole, nor another plan's as this one's.
@@ -137,19 +137,16 @@ class SampleStorage:
 
     def finished_tasks(self) -> dict[int, str]:
         """Shard and task of the folders that have an index."""
-        return {
-            shard: task
-            for folder, (shard, task) in self._task_folders().items()
-            if has_index(FolderStore(self.store, folder))
-        }
+        known = self._task_folders()
+        finished = each(self.store, lambda folder: has_index(FolderStore(self.store, folder)), known)
+        return {shard: task for (shard, task), is_whole in zip(known.values(), finished, strict=True) if is_whole}
 
     def finished_length(self) -> int:
         """Samples in those folders."""
-        total = 0
-        for shard, task in self.finished_tasks().items():
-            path = f"{_folder(shard, task)}/{INDEX}"
-            total += ShardIndex(self.store.get(path), f"{self.store.location}/{path}").num_samples
-        return total
+        paths = [f"{_folder(shard, task)}/{INDEX}" for shard, task in self.finished_tasks().items()]
+        indexes = each(self.store, self.store.get, paths)
+        where = self.store.location
+        return sum(ShardIndex(raw, f"{where}/{path}").num_samples for path, raw in zip(paths, indexes, strict=True))
 
     def is_published(self) -> bool:
         """Whether index.json is there."""
@@ -247,8 +244,13 @@ class SampleStorage:
 
     def _remove_private(self) -> None:
         self.store.delete(PLAN)
-        for folder in self._task_folders():  # one that was killed after its index has not tidied up
-            remove_private(FolderStore(self.store, folder))
+        known = self._task_folders()  # one that was killed after its index has not tidied up
+        if self.store.capabilities.rename:
+            for folder in known:
+                remove_private(FolderStore(self.store, folder))
+        else:
+            left = [info.path for info in self.store.list() if info.path.partition("/")[0] in known]
+            delete_all(self.store, [path for path in left if f"/{PRIVATE}/" in path and f"/{LEASES}/" not in path])
         remove_private(self.store)
 
     def _remove_task(self, folder: str) -> None:

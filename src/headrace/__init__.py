@@ -20,10 +20,10 @@ __version__ = "0.1.0.dev0"
 
 _ROOMS = {  # names in the order of __all__, as text: a line a name would make the door twice as long
     "headrace.datasets": """
-        AnnotatedWriter AsyncReader CSVWriter Damage DocumentDataset DocumentReader DocumentStorage DocumentWriter
-        JSONWriter LocalDataset MDSWriter MmapIO PosixPreadIO SampleDataset SampleStorage SeekIO SpanBatch
-        StreamDataset StreamReader StreamStorage StreamWithMetaStorage StreamWriter TSVWriter WindowBatch XSVWriter
-        merge_index open_storage
+        AnnotatedWriter AsyncReader CSVWriter CopyReport Damage DocumentDataset DocumentReader DocumentStorage
+        DocumentWriter JSONWriter LocalDataset MDSWriter MmapIO PosixPreadIO SampleDataset SampleStorage SeekIO
+        SpanBatch StreamDataset StreamReader StreamStorage StreamWithMetaStorage StreamWriter TSVWriter WindowBatch
+        XSVWriter copy_dataset merge_index open_storage
     """,
     "headrace.errors": """
         HeadraceError RankFailedError StateMismatchError UnfinishedDatasetError UnsafeDataError
@@ -85,6 +85,7 @@ __all__ = [
     "CollateFn",
     "ComputeLossContext",
     "ComputeLossResult",
+    "CopyReport",
     "Damage",
     "DataLoaderProtocol",
     "DataMetrics",
@@ -194,6 +195,7 @@ __all__ = [
     "XSVWriter",
     "build_device_pack_stream",
     "continued",
+    "copy_dataset",
     "derive_seed",
     "document_id",
     "document_place",
@@ -222,6 +224,7 @@ if TYPE_CHECKING:
     from headrace.datasets import (
         AnnotatedWriter,
         AsyncReader,
+        CopyReport,
         CSVWriter,
         Damage,
         DocumentDataset,
@@ -245,6 +248,7 @@ if TYPE_CHECKING:
         TSVWriter,
         WindowBatch,
         XSVWriter,
+        copy_dataset,
         merge_index,
         open_storage,
     )

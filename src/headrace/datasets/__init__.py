@@ -9,10 +9,12 @@ attempts.py  upload_attempts.py  spool.py   one shard's way to its receipt, by r
 sources.py  round_trips.py                  where files are read, whole or by ranges, and what tells that they changed
 shard_files.py  row_gather.py  payloads.py  reading bytes back, fast
 verification.py                             and suspiciously
+copying/                                    and at another place
 """
 
 from headrace.datasets.annotated import AnnotatedWriter, SpanBatch, StreamWithMetaStorage
 from headrace.datasets.asynchronous import AsyncReader
+from headrace.datasets.copying import CopyReport, copy_dataset
 from headrace.datasets.documents import DocumentDataset, DocumentReader, DocumentStorage, DocumentWriter
 from headrace.datasets.kinds import open_storage
 from headrace.datasets.read_interfaces import MmapIO, PosixPreadIO, SeekIO
@@ -35,6 +37,7 @@ __all__ = [
     "AnnotatedWriter",
     "AsyncReader",
     "CSVWriter",
+    "CopyReport",
     "Damage",
     "DocumentDataset",
     "DocumentReader",
@@ -57,6 +60,7 @@ __all__ = [
     "TSVWriter",
     "WindowBatch",
     "XSVWriter",
+    "copy_dataset",
     "merge_index",
     "open_storage",
 ]

@@ -128,6 +128,18 @@ def test_no_file_that_the_cache_did_not_download_is_ever_deleted(tmp_path):
     assert (tmp_path / "headrace-cache/1/files" / "my folder" / "file").read_bytes() == b"mine"
 
 
+def test_a_file_that_cannot_be_kept_is_fetched_by_several_at_a_time(tmp_path):
+    remote = remote_store()
+    begun, go_on = threading.Event(), threading.Event()
+    remote.rules.append(Rule(Run(lambda call: (begun.set(), go_on.wait(20))), operation="pieces", times=1))
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(bind(remote, tmp_path, limit=0).view, FIRST)
+        assert begun.wait(20)
+        assert bytes(bind(remote, tmp_path, limit=0).view(FIRST)) == content(FIRST)
+        go_on.set()
+        assert bytes(first.result(20)) == content(FIRST)
+
+
 def test_threads_under_a_small_limit_read_right_and_keep_within_it(tmp_path):
     remote = remote_store(size=20_000)
     over = []
@@ -266,10 +278,10 @@ while pids:
     most = max(most, used())
     if os.waitpid(pids[0], os.WNOHANG)[0]:
         pids.pop(0)
-print(most <= limit + readers * size + 100_000, used() <= limit + 100_000)
+print(most <= limit + readers * size + 100_000, used() <= limit + 100_000, most, used())
 """
     told = _in_own_mounts(f"mount -t tmpfs -o size=16m tmpfs {tmp_path}", tmp_path, script)
-    assert told == "True True\n"
+    assert told.startswith("True True"), told
 
 
 def test_a_directory_that_cannot_be_written_serves_what_it_has_and_says_what_it_lacks(tmp_path):
@@ -342,3 +354,22 @@ def test_a_warm_view_costs_microseconds(tmp_path):
     extra = min(cost(dataset) for _ in range(5)) - min(cost(plain) for _ in range(5))
     print(f"{extra * 1e6:.1f} us")
     assert extra < 200e-6
+
+
+def test_looking_for_room_lists_only_the_folders_that_changed(tmp_path, monkeypatch):
+    names = [f"{number}.bin" for number in range(200)]
+    dataset = bind(remote_store(names), tmp_path, names=names, limit=150_000)
+    for name in names:
+        dataset.view(name)
+    time.sleep(0.1)  # a folder's time moves in steps
+    listing = dataset._copies.folder.listing
+    listing.parts()
+    listed = []
+    real = type(listing)._files
+    monkeypatch.setattr(
+        type(listing), "_files", lambda self, folder, path: listed.append(folder) or real(self, folder, path)
+    )
+    dataset.view(names[0])
+    assert len(listed) <= 1
+    assert len(kept(tmp_path)) == 150
+    assert {name for name in names if name not in kept(tmp_path)} == set(names[1:51])

@@ -1,7 +1,7 @@
 """A cache directory: what lies where, what a file's state is, and who may remove it.
 
     DIR/headrace-cache/1/
-        files/<dataset>/<file>.<tag>      whole, checked files; <dataset> is a digest of the fingerprint
+        files/<dataset>/<part>/<file>.<tag>  whole, checked files; <dataset> is a digest of the fingerprint
         downloads/<tag>.<attempt>.kept    a file on its way; its size is the file's from the first moment on
         downloads/<tag>.<attempt>.passing one that is mapped and then unlinked, since there is no room to keep it
         failures/<tag>                    how the last download failed, for those who waited for it
@@ -21,9 +21,7 @@ import contextlib
 import hashlib
 import os
 import re
-import stat
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -35,15 +33,14 @@ from headrace.errors import HeadraceError
 from headrace.store import files
 from headrace.store.file_locks import LockTable
 from headrace.store.identity import ATTEMPT_PATTERN, attempt_id, parsed_identity, process_identity
+from headrace.store.listing import Listing, part_of
 from headrace.store.store import DatasetFile
 
-__all__ = ["CacheFolder", "Entry", "Found", "Temporary"]
+__all__ = ["CacheFolder", "Entry", "Temporary"]
 
 _TREE = "headrace-cache/1"  # raised when the layout changes, so that two versions never touch each other's files
 _LONGEST_STEM = 180
-_FILE = re.compile(r"(.+)\.([0-9a-f]{24})", re.DOTALL)
 _DOWNLOAD = re.compile(rf"[0-9a-f]{{24}}\.{ATTEMPT_PATTERN}\.(kept|passing)")
-_DATASET = re.compile(r"[0-9a-f]{32}")
 _STAMPS_FROM_S = 1_000_000_000  # in 2001, and at most 17 years later: no file that is written now has such a time
 _STAMPS = 1 << 29
 
@@ -51,18 +48,9 @@ _STAMPS = 1 << 29
 class Entry(NamedTuple):
     """A place for one file of one dataset."""
 
-    name: str  # "<dataset>/<file>.<tag>"
+    name: str  # "<dataset>/<part>/<file>.<tag>"
     tag: str
     full_path: str
-
-
-class Found(NamedTuple):
-    """A file that lies in the cache."""
-
-    name: str
-    full_path: str
-    size_bytes: int
-    used_ns: int  # when it was last mapped
 
 
 class Temporary:
@@ -112,6 +100,7 @@ class CacheFolder:
         self.directory = directory
         self.root = os.path.join(directory, _TREE)
         self.locks = LockTable(Path(self.root, "locks"))
+        self.listing = Listing(os.path.join(self.root, "files"), _tag)
 
     def entry(self, fingerprint: str, path: str) -> Entry:
         """Where the file at path of the dataset with this fingerprint lies, if it does."""
@@ -119,8 +108,8 @@ class CacheFolder:
         if len(stem) > _LONGEST_STEM:
             stem = f"{stem[: _LONGEST_STEM - 40]}%%{_digest(path, 16)}"  # quote gives no "%%"
         dataset = _digest(fingerprint, 16)
-        tag = _digest(f"{dataset}/{stem}", 12)
-        name = f"{dataset}/{stem}.{tag}"
+        tag = _tag(dataset, stem)
+        name = f"{dataset}/{part_of(tag)}/{stem}.{tag}"
         return Entry(name, tag, os.path.join(self.root, "files", name))
 
     def stamp_ns(self, entry: Entry, expected: DatasetFile) -> int:
@@ -142,24 +131,6 @@ class CacheFolder:
     def is_there(self) -> bool:
         """Whether the directory was ever used as a cache."""
         return os.path.isdir(self.root)
-
-    def datasets(self) -> list[str]:
-        """The folders of datasets."""
-        return [name for name in _names(os.path.join(self.root, "files")) if _DATASET.fullmatch(name)]
-
-    def found(self) -> Iterator[Found]:
-        """The files that the cache keeps, in no order; what others put there is left out."""
-        top = os.path.join(self.root, "files")
-        for dataset in self.datasets():
-            with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(f"{top}/{dataset}") as scan:
-                for item in scan:
-                    match = _FILE.fullmatch(item.name)
-                    if match is None or _digest(f"{dataset}/{match[1]}", 12) != match[2]:
-                        continue
-                    with contextlib.suppress(FileNotFoundError):
-                        status = item.stat(follow_symlinks=False)
-                        if stat.S_ISREG(status.st_mode):
-                            yield Found(f"{dataset}/{item.name}", item.path, status.st_size, status.st_atime_ns)
 
     def reserved_bytes(self) -> int:
         """What the files on their way, which are to be kept, will take. Those of dead processes are removed."""
@@ -293,6 +264,10 @@ class CacheFolder:
         finally:
             self.locks.give_back(lock)
         return True
+
+
+def _tag(dataset: str, stem: str) -> str:
+    return _digest(f"{dataset}/{stem}", 12)
 
 
 def _digest(text: str, size: int) -> str:

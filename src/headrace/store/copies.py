@@ -1,6 +1,5 @@
 """The copies that lie in a cache, as one process sees them: looked at, checked where that is due, mapped and pinned."""
 
-import contextlib
 import os
 import threading
 import weakref
@@ -9,13 +8,13 @@ from typing import NamedTuple
 
 from headrace.store.cache_files import CacheFolder, Entry
 from headrace.store.eviction import pin_name
-from headrace.store.maps import map_file
+from headrace.store.maps import map_file, mapping_of
 from headrace.store.store import DatasetFile, Store
 
 __all__ = ["EMPTY", "Copies", "Passing", "Wanted", "digest_of", "paused"]
 
 EMPTY = memoryview(b"")
-_PIN_TRIES, _PIN_WAIT_S = 5, 0.001
+_PIN_TRIES, _PIN_WAIT_S = 200, 0.001
 
 
 class Wanted(NamedTuple):
@@ -84,7 +83,7 @@ class Copies:
     def pin(self, entry: Entry) -> bool:
         """Whether the entry is kept from being evicted, until unpin_after()."""
         # Who evicts holds the name for an instant. One that is stopped in that instant must not stop us, and without a
-        # pin nothing is wrong: what is mapped stays readable, and may have to be fetched once more for others.
+        # pin nothing is wrong with the data: what is mapped stays readable, but takes space that nobody counts.
         for attempt in range(_PIN_TRIES):
             if self.folder.locks.share(pin_name(entry.name)):
                 return True
@@ -98,8 +97,8 @@ class Copies:
         if view is None or view is EMPTY:
             self.folder.locks.drop(name, process)
         else:
-            # Of what the view is a view of: its slices, and arrays over it, keep that alive, and not the view.
-            weakref.finalize(view.obj, self.folder.locks.drop, name, process).atexit = False
+            # Slices, and arrays over it, keep the mapping alive, and not the view.
+            weakref.finalize(mapping_of(view), self.folder.locks.drop, name, process).atexit = False
 
     def _state(self, wanted: Wanted, status: os.stat_result) -> State:
         if status.st_size != wanted.expected.size_bytes:
@@ -138,22 +137,21 @@ class Passing:
         self._lock = threading.Lock()
         self._process = os.getpid()
         self._is_arriving = False
-        self._memory: weakref.ref[object] | None = None
+        self._mapping: weakref.ref[object] | None = None
 
     def begin(self) -> bool:
         """Whether there is none yet, so that one may arrive now, until hold() or end()."""
         if self._process != os.getpid():
             Passing.__init__(self)
         with self._lock:
-            if self._is_arriving or (self._memory is not None and self._memory() is not None):
+            if self._is_arriving or (self._mapping is not None and self._mapping() is not None):
                 return False
             self._is_arriving = True
             return True
 
     def hold(self, view: memoryview) -> None:
-        """It has arrived, and counts while its memory lives."""
-        with contextlib.suppress(TypeError):  # of an empty view there is nothing to hold
-            self._memory = weakref.ref(view.obj)
+        """It has arrived, and counts while it is mapped."""
+        self._mapping = None if view is EMPTY else weakref.ref(mapping_of(view))
 
     def end(self) -> None:
         """None is arriving any more."""

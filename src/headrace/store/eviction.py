@@ -11,7 +11,8 @@ import os
 from typing import Any, NamedTuple
 
 from headrace.errors import OptionError
-from headrace.store.cache_files import CacheFolder, Found
+from headrace.store.cache_files import CacheFolder
+from headrace.store.listing import Found, oldest_first
 
 __all__ = ["CachedData", "cached_data", "evict", "limit_in_bytes", "pin_name", "trim"]
 
@@ -50,20 +51,20 @@ def evict(folder: CacheFolder, limit_bytes: int, *, at_least: int = 0, partly: b
     At least so many bytes go, whatever the limit. Where it is impossible, nothing goes; with partly=True what can.
     """
     on_their_way = folder.reserved_bytes()  # first: what arrives in between counts twice, and never not at all
-    kept = list(folder.found())
-    excess = on_their_way + sum(found.size_bytes for found in kept) - limit_bytes
-    excess = max(excess, at_least)
+    parts = folder.listing.parts()
+    excess = max(on_their_way + sum(part.num_bytes for part in parts) - limit_bytes, at_least)
     if excess <= 0:
         return 0
-    kept.sort(key=lambda found: found.used_ns)
     taken: list[Found] = []
     try:
-        for found in kept:
-            if excess <= 0:
-                break
-            if folder.locks.take(pin_name(found.name)):
+        for found, is_there in oldest_first(parts):
+            if not is_there:
+                excess -= found.size_bytes
+            elif folder.locks.take(pin_name(found.name)):
                 taken.append(found)
                 excess -= found.size_bytes
+            if excess <= 0:
+                break
         if excess > 0 and not partly:
             return None
         return sum(found.size_bytes for found in taken if folder.discard(found.full_path))
@@ -87,7 +88,7 @@ class CachedData(NamedTuple):
 def cached_data(folder: CacheFolder) -> list[CachedData]:
     """What the cache keeps of each dataset, what was used last first."""
     by_dataset: dict[str, list[Found]] = {}
-    for found in folder.found():
+    for found in (found for part in folder.listing.parts() for found in part.files):
         by_dataset.setdefault(found.name.partition("/")[0], []).append(found)
     kept = []
     for dataset, files in by_dataset.items():
@@ -105,8 +106,11 @@ def trim(folder: CacheFolder, limit_bytes: int) -> int:
     What dead processes had on their way goes too, and what was noted of datasets of which nothing is left.
     """
     removed = evict(folder, limit_bytes, partly=True) or 0
-    for dataset in folder.datasets():
-        with contextlib.suppress(OSError):  # not empty: it is kept, or something of others is in it
-            os.rmdir(os.path.join(folder.root, "files", dataset))
+    for dataset in folder.listing.datasets():
+        path = os.path.join(folder.listing.top, dataset)
+        with contextlib.suppress(OSError):  # not empty: files are kept, or somebody put something there
+            for part in os.listdir(path):
+                os.rmdir(os.path.join(path, part))
+            os.rmdir(path)
             folder.forget_label(dataset)
     return removed

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["map_file", "most_maps"]
+__all__ = ["map_file", "mapping_of", "most_maps"]
 
 _FAILED = ctypes.c_void_p(-1).value
 _FEWEST_ALLOWED = 65_530  # Linux's default for one process
@@ -31,6 +31,14 @@ def map_file(descriptor: int, size: int) -> memoryview:
     return np.asarray(_Map(address, size)).data
 
 
+def mapping_of(view: memoryview) -> object:
+    """What holds the memory of a view that map_file gave: its weak references end after the memory was unmapped."""
+    held: Any = view.obj
+    while isinstance(held, np.ndarray):
+        held = held.base
+    return held
+
+
 @cache
 def most_maps() -> int:
     """How many files one reader may have mapped: a third of what the system grants a process in all."""
@@ -46,7 +54,7 @@ class _Map:
     """Mapped memory, in the form that NumPy takes; the array keeps it, and the memoryview keeps the array."""
 
     # There may be many thousands, so each is small: no dictionary, and no finalizer beside it.
-    __slots__ = ("_address", "_munmap", "_size")
+    __slots__ = ("__weakref__", "_address", "_munmap", "_size")
 
     def __init__(self, address: int, size: int) -> None:
         self._address, self._size = address, size

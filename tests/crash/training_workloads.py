@@ -1,5 +1,6 @@
 """What is killed: a training job that saves every second of its six steps, and keeps the newest checkpoint only."""
 
+import dataclasses
 import json
 import sys
 from pathlib import Path
@@ -8,6 +9,7 @@ import torch
 
 sys.path.append(str(Path(__file__).parents[1]))
 
+from headrace import JobLoggerConfig
 from training import linear_job
 
 STEPS = 6
@@ -21,9 +23,9 @@ class Job:
         """Train from the newest checkpoint to the end."""
         torch.set_num_threads(1)
         path = Path(folder)
-        config, task = linear_job.configurator(path, total=STEPS, period=2, keep=1)
-        config._config = config._config.model_copy(update={"logging": type(config._config.logging)()})
-        trainer = config.configure()
+        job, task = linear_job.configurator(path, total=STEPS, period=2, keep=1)
+        unlogged = job.parameters.model_copy(update={"logging": JobLoggerConfig()})
+        trainer = dataclasses.replace(job, parameters=unlogged).configure()
         begun = trainer.schedule.current_step
         trainer.train()
         weight = trainer.model.linear.weight.tolist()

@@ -8,11 +8,8 @@ were done, without reading a sample. It does not see whether data and order are 
 the state of the data, and a run that would go on with something else is refused.
 """
 
-import argparse
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,18 +17,8 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
-from examples.numbered_tokens import (
-    CHECKPOINT_EVERY,
-    GLOBAL_BATCH_SIZE,
-    SEED,
-    STEPS,
-    Bigram,
-    StepLog,
-    collate,
-    leave_group,
-    same_steps,
-    windows,
-)
+from examples.numbered_tokens import CHECKPOINT_EVERY, GLOBAL_BATCH_SIZE, SEED, STEPS, Bigram, StepLog, collate, windows
+from examples.resume_twice import main
 from headrace import ElasticBatchSampler
 
 STATE = "data.json"
@@ -133,26 +120,5 @@ def train(data: Path, out: Path, workers: int = 0, kill_at: int | None = None) -
     trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
 
 
-def main() -> None:
-    """One run with --out; else a run that is whole, and one that is killed and goes on."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--out", type=Path)
-    parser.add_argument("--workers", type=int, default=0)
-    parser.add_argument("--kill-at", type=int)
-    options = parser.parse_args()
-    folder = Path("data/huggingface")
-    if options.out is not None:
-        train(options.out.parent / "tokens", options.out, options.workers, options.kill_at)
-        leave_group()
-        return
-    killed, whole = (folder / f"{name}-{os.getpid()}" for name in ("killed", "whole"))
-    again = [sys.executable, "-m", "examples.huggingface_resume", "--out", str(killed)]
-    code = subprocess.run([*again, "--kill-at", "23"], check=False).returncode
-    print(f"killed after step 23 (exit code {code})")
-    train(folder / "tokens", killed)
-    train(folder / "tokens", whole)
-    print(f"{same_steps(killed, whole)} steps of the killed run have the samples and losses of an undisturbed one")
-
-
 if __name__ == "__main__":
-    main()
+    main("huggingface", train)

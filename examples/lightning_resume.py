@@ -7,11 +7,8 @@ Lightning asks loaders for `state_dict()` at every checkpoint, and gives it back
 counts what the model got, and it is the same on every rank.
 """
 
-import argparse
 import logging
 import os
-import subprocess
-import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -21,18 +18,8 @@ import torch
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from torch import Tensor
 
-from examples.numbered_tokens import (
-    CHECKPOINT_EVERY,
-    GLOBAL_BATCH_SIZE,
-    SEED,
-    STEPS,
-    Bigram,
-    StepLog,
-    collate,
-    leave_group,
-    same_steps,
-    windows,
-)
+from examples.numbered_tokens import CHECKPOINT_EVERY, GLOBAL_BATCH_SIZE, SEED, STEPS, Bigram, StepLog, collate, windows
+from examples.resume_twice import main
 from headrace import StatefulDataLoader
 
 
@@ -100,26 +87,5 @@ def train(data: Path, out: Path, workers: int = 0, kill_at: int | None = None) -
     trainer.fit(Language(), loader, ckpt_path=newest)
 
 
-def main() -> None:
-    """One run with --out; else a run that is whole, and one that is killed and goes on."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--out", type=Path)
-    parser.add_argument("--workers", type=int, default=0)
-    parser.add_argument("--kill-at", type=int)
-    options = parser.parse_args()
-    folder = Path("data/lightning")
-    if options.out is not None:
-        train(options.out.parent / "tokens", options.out, options.workers, options.kill_at)
-        leave_group()
-        return
-    killed, whole = (folder / f"{name}-{os.getpid()}" for name in ("killed", "whole"))
-    again = [sys.executable, "-m", "examples.lightning_resume", "--out", str(killed)]
-    code = subprocess.run([*again, "--kill-at", "23"], check=False).returncode
-    print(f"killed after step 23 (exit code {code})")
-    train(folder / "tokens", killed)
-    train(folder / "tokens", whole)
-    print(f"{same_steps(killed, whole)} steps of the killed run have the samples and losses of an undisturbed one")
-
-
 if __name__ == "__main__":
-    main()
+    main("lightning", train)

@@ -152,7 +152,8 @@ def _seconds(time: object) -> float:
 
 
 TEMPORARY_STATUSES = {408, 425, 429}
-NETWORK = {"aiohttp", "requests", "urllib3", "httpx", "httpcore"}  # what they raise without a status is the network's
+# What these clients (and httpx2) raise without a status is the network's.
+NETWORK = ("aiohttp", "requests", "urllib3", "httpx", "httpcore")
 
 
 def store_error(error: BaseException, where: str) -> StoreError | None:
@@ -177,7 +178,7 @@ def store_error(error: BaseException, where: str) -> StoreError | None:
         return TemporaryStoreError(f"{where}: {said}", _retry_after_s(error))
     if isinstance(error, TimeoutError | ConnectionError) or type(error).__name__ in ("FSTimeoutError", "ChecksumError"):
         return TemporaryStoreError(f"{where}: {said}")
-    if status is None and package in NETWORK:
+    if status is None and package.startswith(NETWORK):
         return TemporaryStoreError(f"{where}: {said}")
     if status is not None or isinstance(error, OSError) or package == "gcsfs":
         return StoreError(f"{where}: {said}")

@@ -48,8 +48,9 @@ class FsspecStore(Store):
     whether an object appears whole and whether one of two creators loses. Where the file system names no version
     (ETag, generation, digest), size and time of change stand for it.
 
-    Every request is tried once: TemporaryStoreError says that another try may pass. A pickle carries the options, and
-    with them credentials that were passed here; those of the environment stay there. Nothing of them is ever shown.
+    Every request is tried once (of hf:// a few times, by its own client): TemporaryStoreError says that another try may
+    pass. A pickle carries the options, and with them credentials that were passed here; those of the environment stay
+    there. Nothing of them is ever shown.
     """
 
     def __init__(self, url: str, **options: Any) -> None:

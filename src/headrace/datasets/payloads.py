@@ -8,7 +8,7 @@ call. Offsets come from disk: each pair is checked against the file it points in
 
 import struct
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -107,7 +107,6 @@ class Payloads:
             self._data_files.read_by_position()
         self._is_mapped: list[bool] = (self._index_files.mapped & self._data_files.mapped).tolist()
         self._all_mapped = all(self._is_mapped)
-        self._at_hand = self._all_mapped and not source.keeps_copies  # mapping a batch's files costs nothing
         self._pairs = RowGather(self._indexes, offsets, 8, stride=1, row_elements=2)
         self._counts = self.counts.astype(np.uint64)
         self._is_checked = index_sizes == 0  # whether the index was seen to begin and end where the file does
@@ -238,11 +237,17 @@ class Payloads:
         return begins.view(np.int64), ends.view(np.int64)
 
     def _pieces(self, shards: Int64s, begins: Int64s, ends: Int64s) -> list[memoryview]:
-        if not self._at_hand:
-            return self._fetched(shards, begins, ends)
         owners = shards.tolist()
-        views = self._views.hold(dict.fromkeys(owners))
+        views = self._at_hand(dict.fromkeys(owners))
+        if views is None:
+            return self._fetched(shards, begins, ends)
         return [views[k][b:e] for k, b, e in zip(owners, begins.tolist(), ends.tolist(), strict=True)]
+
+    def _at_hand(self, shards: Collection[int]) -> Mapping[int, memoryview] | None:
+        """The data of these shards, where that takes neither a request nor a file for which a cache has no room."""
+        if not self._all_mapped:
+            return None
+        return self._views.held(shards) if self._data_files.source.keeps_copies else self._views.hold(shards)
 
     def _fetched(self, shards: Int64s, begins: Int64s, ends: Int64s) -> list[memoryview]:
         pieces = [memoryview(b"")] * len(shards)

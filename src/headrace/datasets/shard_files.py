@@ -162,14 +162,18 @@ class ShardViews:
         view = self._views.get(shard)
         return self.hold([shard])[shard] if view is None else view
 
+    def held(self, shards: Collection[int]) -> dict[int, memoryview] | None:
+        """What hold() gives, if it need not map any of them; else None."""
+        views = self._views
+        return views if self._process == os.getpid() and all(shard in views for shard in shards) else None
+
     def hold(self, shards: Collection[int]) -> dict[int, memoryview]:
         """A dict that has all these shards (no more than files.max_views); they stay mapped while it lives.
 
         It grows with later calls, until another one takes its place: let go of it then, so that files can be closed.
         """
-        views = self._views
-        if self._process == os.getpid() and all(shard in views for shard in shards):
-            return views
+        if (held := self.held(shards)) is not None:
+            return held
         if self._process != os.getpid():
             self._reset()  # the parent's lock may have been held as it forked
         with self._lock:

@@ -32,9 +32,14 @@ _READS = 100  # of an index that appears and goes away again
 class SampleDataset(ShardDataset[OpenSamples]):
     """Samples as dicts, by number. Opens at first use; pickles as its configuration; safe with threads and forks.
 
-    directory is a path, a `file://` URL or a Store with an index.json, or a sequence of these, one after the other;
-    split names a folder in each. Raw shards are mapped; compressed ones are decompressed into memory, of which at most
+    directory is a path, a URL or a Store with an index.json, or a sequence of these, one after the other; split names a
+    folder in each. Raw shards are mapped; compressed ones are decompressed into memory, of which at most
     decompressed_bytes (or one shard) are held, the oldest let go first.
+
+    access="files" reads whole shards: local ones, or the copies of a CachedStore, which decompresses them once for all
+    who read them. "ranges" reads of raw shards their offsets and the samples asked for, one request a shard and batch.
+    "auto" maps what is local, takes ranges of a remote store, and of one with a cache files, but ranges of raw ones
+    beyond 256 MiB. What is compressed, or to be verified, is never read by ranges.
 
     columns decodes only some. encodings are Encodings of your own, found by their names. allow_unsafe_types=True
     permits `pkl`, which can run any code. verify=True compares each file with its digests when it is opened; without it

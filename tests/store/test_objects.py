@@ -215,6 +215,13 @@ def test_ranges_past_the_end_are_refused_with_the_numbers(web, pairs):
             read()
 
 
+def test_an_object_that_grew_after_it_was_said_to_be_short_is_read_again(web, http_server):
+    http_server.rules.append(Rule(Status(416), method="GET", times=1))
+    assert bytes(web.get_ranges("object", *ranges((10, 5)))[0]) == DATA[10:15]
+    http_server._seen.clear()
+    assert bytes(web.get_ranges_of(web.head("object"), *ranges((10, 5)))[0]) == DATA[10:15]
+
+
 def test_a_server_that_ignores_ranges_is_named(web, http_server):
     http_server.rules.append(Rule(Whole()))
     with pytest.raises(UnsupportedOperationError, match=r"object.*ranges.*whole files"):

@@ -133,8 +133,6 @@ class ObjectStore(Store):
                 raise ObjectChangedError(where)
         if found:
             checked_ranges(where, *wanted, found.size_bytes)
-        for span, answer in zip(spans, answers, strict=True):
-            self._check_whole(path, span, answer.data)
         return sliced(ranges, spans, [answer.data for answer in answers])
 
     def stream(
@@ -234,13 +232,19 @@ class ObjectStore(Store):
         return FileInfo(path, meta["size"], tag or f"{modified_s:.0f}-{meta['size']}", modified_s)
 
     def _one(self, path: str, bounds: tuple[int, int]) -> "_Answer":
-        """Bytes bounds[0] to bounds[1] by one request, which also says of which version they are."""
+        """Bytes bounds[0] to bounds[1] by one request, which also says of which version they are.
+
+        Fewer only where the object ends before bounds[1].
+        """
         try:
             with self._requests.about(path) as (obstore, client, key):
                 result = obstore.get(client, key, options={"range": bounds})
-                return _Answer(self._info(result.meta, path), memoryview(result.bytes()))
+                answer = _Answer(self._info(result.meta, path), memoryview(result.bytes()))
         except PastEndError:
-            return _Answer(self.head(path), memoryview(b""))
+            answer = _Answer(self.head(path), memoryview(b""))
+        if answer.found.size_bytes >= bounds[1]:
+            self._check_whole(path, bounds, answer.data)
+        return answer
 
     def _many(self, found: FileInfo, spans: Sequence[Span], done: dict[Any, Any]) -> Sequence[memoryview]:
         """The spans' bytes by as few calls as obstore needs to be quick; all of found's version."""
@@ -253,7 +257,7 @@ class ObjectStore(Store):
                 bounds = {"starts": [span.start for span in some], "ends": [span.stop for span in some]}
                 views = [memoryview(part) for part in obstore.get_ranges(client, key, coalesce=0, **bounds)]
             for span, view in zip(some, views, strict=True):
-                self._check_whole(path, span, view)
+                self._check_whole(path, (span.start, span.stop), view)
             return views
 
         try:
@@ -266,11 +270,10 @@ class ObjectStore(Store):
             raise TemporaryStoreError(f"{self._named(path)}: a range within the object was said to be past its end")
         return [view for views in calls for view in views]
 
-    def _check_whole(self, path: str, span: Span, data: memoryview) -> None:
-        if len(data) != span.stop - span.start:
-            raise TemporaryStoreError(
-                f"{self._named(path)}: {len(data)} of {span.stop - span.start} bytes came from byte {span.start} on"
-            )
+    def _check_whole(self, path: str, bounds: tuple[int, int], data: memoryview) -> None:
+        start, stop = bounds
+        if len(data) != stop - start:
+            raise TemporaryStoreError(f"{self._named(path)}: {len(data)} of {stop - start} bytes came from {start} on")
 
     def _pieces_of(self, path: str, result: Any, piece_bytes: int) -> Iterator[memoryview]:
         with self._requests.about(path):

@@ -89,6 +89,7 @@ class RetryingStore(Store):
         self.policy = policy or RetryPolicy()
         self.capabilities = store.capabilities
         self.location = store.location
+        self._resumable = store if isinstance(store, Resumable) else None
 
     def __repr__(self) -> str:
         return f"RetryingStore({self.store!r}, {self.policy!r})"
@@ -100,20 +101,20 @@ class RetryingStore(Store):
         return self._tried(path, lambda: self.store.get(path))
 
     def get_ranges(self, path: str, starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> list[memoryview]:
-        if isinstance(inner := self.store, Resumable):
+        if inner := self._resumable:
             done: dict[Any, Any] = {}
             return self._tried(path, lambda: inner.read_ranges(path, None, (starts, lengths), done))
         return self._tried(path, lambda: self.store.get_ranges(path, starts, lengths))
 
     def get_ranges_of(self, found: FileInfo, starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> list[memoryview]:
-        if isinstance(inner := self.store, Resumable):
+        if inner := self._resumable:
             done: dict[Any, Any] = {}
             return self._tried(found.path, lambda: inner.read_ranges(found.path, found, (starts, lengths), done))
         return self._tried(found.path, lambda: self.store.get_ranges_of(found, starts, lengths))
 
     def pieces(self, path: str, piece_bytes: int = PIECE_BYTES) -> Iterator[memoryview]:
-        inner = self.store
-        if not isinstance(inner, Resumable):
+        inner = self._resumable
+        if inner is None:
             yield from super().pieces(path, piece_bytes)  # a retried request a piece
             return
         tries = _Tries(self.policy, self._named(path))

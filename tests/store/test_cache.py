@@ -1,6 +1,7 @@
 import gc
 import os
 import pickle
+import shutil
 import threading
 import zlib
 from concurrent.futures import ThreadPoolExecutor
@@ -406,7 +407,7 @@ def test_the_recorded_error_keeps_its_fields(tmp_path):
     with pytest.raises(DamagedObjectError) as caught:
         dataset.view(FIRST)
     folder = dataset._copies.folder
-    again = folder.failed(folder.entry("fp", FIRST))
+    again = folder.failed(folder.entry("fp", FIRST), "memory://")
     assert (type(again), str(again), vars(again)) == (DamagedObjectError, str(caught.value), vars(caught.value))
 
 
@@ -443,6 +444,46 @@ def test_who_waits_for_too_many_that_stand_still_is_told_their_process(tmp_path)
             errors = [result.exception() for result in results if result.done()]
         go_on.set()
         assert all(rf"(process {os.getpid()})" in str(error) and FIRST in str(error) for error in errors)
+
+
+def test_an_error_of_one_place_is_none_of_another_place_with_the_same_dataset(tmp_path):
+    broken, good = remote_store(), remote_store()
+    good.location = "memory://mirror"
+    begun, go_on = threading.Event(), threading.Event()
+
+    def fail(call):
+        begun.set()
+        go_on.wait(20)
+        raise AccessDeniedError("memory://shard: no right to read it")
+
+    broken.rules.append(Rule(Run(fail), operation="pieces"))
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(bind(broken, tmp_path).view, FIRST)
+        assert begun.wait(20)
+        second = pool.submit(bind(good, tmp_path).view, FIRST)
+        threading.Event().wait(0.2)
+        go_on.set()
+        assert isinstance(first.exception(20), AccessDeniedError)
+        assert bytes(second.result(20)) == content(FIRST)
+
+
+def test_a_cache_that_is_removed_in_mid_download_is_made_again(tmp_path):
+    remote = remote_store()
+    dataset = bind(remote, tmp_path)
+    held = dataset.view(NAMES[1])
+    remote.rules.append(Rule(Run(lambda call: shutil.rmtree(tmp_path / "headrace-cache")), operation="pieces", times=1))
+    assert bytes(dataset.view(FIRST)) == content(FIRST)
+    assert sorted(kept(tmp_path)) == [FIRST]
+    assert bytes(held) == content(NAMES[1])
+    assert fetches(remote) == 3
+
+
+def test_who_removes_the_cache_again_and_again_is_told_of(tmp_path):
+    remote = remote_store()
+    remote.rules.append(Rule(Run(lambda call: shutil.rmtree(tmp_path / "headrace-cache")), operation="pieces"))
+    with pytest.raises(StoreError, match="something removes files there") as caught:
+        bind(remote, tmp_path).view(FIRST)
+    assert not isinstance(caught.value, NotFoundError)
 
 
 # Options

@@ -212,6 +212,7 @@ def test_a_child_that_ends_does_not_unpin_what_its_parent_has_mapped(tmp_path):
 def test_processes_that_wait_get_the_error_of_the_one_that_tried(tmp_path):
     remote = remote_in(tmp_path)
     faulty = remote_store()
+    faulty.location = remote.location
 
     def refuse(call):
         time.sleep(0.7)

@@ -192,11 +192,13 @@ class CacheFolder:
             return None
         return status.st_ino, status.st_mtime_ns
 
-    def failed(self, entry: Entry) -> HeadraceError | None:
-        """The last recorded failure; None where it is gone or cannot be read."""
+    def failed(self, entry: Entry, location: str) -> HeadraceError | None:
+        """The last recorded failure; None where it is gone, cannot be read, or was met at another location."""
         try:
             with open(self._failure_path(entry), "rb") as file:
                 record = msgspec.json.decode(file.read(), type=dict[str, Any])
+            if record["location"] != location:
+                return None
             kind = getattr(headrace.errors, record["error"])
             error: HeadraceError = kind.__new__(kind)
             error.args = tuple(record["args"])
@@ -205,10 +207,11 @@ class CacheFolder:
             return None
         return error
 
-    def record_failure(self, entry: Entry, error: HeadraceError) -> None:
+    def record_failure(self, entry: Entry, location: str, error: HeadraceError) -> None:
         """Tell those who wait for the entry; where that cannot be written, each of them finds out by itself."""
         fields = {name: value for name, value in vars(error).items() if isinstance(value, str | int | float)}
-        record = {"error": type(error).__name__, "args": [str(text) for text in error.args], "fields": fields}
+        args = [str(text) for text in error.args]
+        record = {"location": location, "error": type(error).__name__, "args": args, "fields": fields}
         self._note(self._failure_path(entry), record)
 
     def forget_failure(self, entry: Entry) -> None:

@@ -47,9 +47,8 @@ class Copies:
     def __init__(self, folder: CacheFolder, *, verify: bool) -> None:
         self.folder = folder
         self.verify = verify
-        self._trusted: dict[
-            str, tuple[int, int]
-        ] = {}  # entry -> inode and time: checked here, where no stamp can be set
+        # Entry -> inode and time: what was checked here, and cannot be stamped.
+        self._trusted: dict[str, tuple[int, int]] = {}
 
     def mapped(self, wanted: Wanted, *, discard: bool = False) -> memoryview | None:
         """The copy as memory, pinned while that lives; None where there is none that is whole.

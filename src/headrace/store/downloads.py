@@ -1,14 +1,16 @@
 """How one file of a dataset comes into a cache, and what everybody does who wants it meanwhile.
 
-is it there? -- yes ------------------------------------------------------------> mapped, pinned
-    | no
-take its download lock -- somebody has it: wait until the file is there, or its holder failed or died;
-    |                     one that makes no progress is passed over by taking the next lock
-make room -- there is none: the file passes, mapped and unlinked, or is held in memory
-    |
-read, count, digest, write under a private name -- wrong: again, and then the error goes to all who wait
-    |
-stamp, rename ------------------------------------------------------------------> mapped, pinned
+    is it there? -- yes ------------------------------------------------------------> mapped, pinned
+        | no
+    take its download lock -- somebody has it: wait until the file is there, or its holder failed or died;
+        |                     one that makes no progress is passed over by taking the next lock
+    make room -- there is none: the file passes, mapped and unlinked, or is held in memory
+        |
+    read, count, digest, write under a private name -- wrong: again, and then the error goes to all who wait
+        |
+    stamp, rename ------------------------------------------------------------------> mapped, pinned
+
+A process may be killed or stopped at any of these steps: nobody else has to do anything about it.
 """
 
 import contextlib
@@ -71,7 +73,7 @@ class Downloads:
                 if (view := self.copies.mapped(wanted, discard=True)) is not None:
                     return view, True
                 if self.folder.failure(wanted.entry) not in (None, known):  # while we waited
-                    error = self.folder.failed(wanted.entry)
+                    error = self.folder.failed(wanted.entry, wanted.store.location)
                     if error is not None:
                         raise error
                 return self._download(wanted, lock, may_pass=may_pass)
@@ -93,8 +95,13 @@ class Downloads:
                 tries += 1
                 damaged = isinstance(error, DamagedObjectError | ObjectChangedError | TruncatedReadError)
                 if not damaged or tries == _TRIES:
-                    self.folder.record_failure(wanted.entry, error)
+                    self.folder.record_failure(wanted.entry, wanted.store.location, error)
                     raise
+            except FileNotFoundError as error:  # of the cache's own: somebody removed the directory below us
+                tries += 1
+                if tries == _TRIES:
+                    raise StoreError(f"{self.folder.root}: {error}; something removes files there") from error
+                self.folder.locks.renew()
             except OSError as error:
                 if error.errno in _READ_ONLY:
                     raise self._read_only(wanted) from error

@@ -33,6 +33,7 @@ _NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSU
 _READ_ONLY = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 _CONFLICT = frozenset({errno.EAGAIN, errno.EACCES})
 _EXCLUSIVE = -1
+_OF_OPEN_FILES = getattr(fcntl, "F_OFD_SETLK", fcntl.F_SETLK)
 
 _tables: "weakref.WeakSet[LockTable]" = weakref.WeakSet()
 
@@ -48,13 +49,15 @@ class LockTable:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.read_only = False
+        self._files: dict[int, int | None] = {}  # number -> descriptor; None: there is none, and none can be made
         self._reset()
         _tables.add(self)
+        weakref.finalize(self, _close_all, self._files).atexit = False
 
     def _reset(self) -> None:
         self._process = os.getpid()
         self._mutex = threading.Lock()
-        self._files: dict[int, int | None] = {}  # number -> descriptor; None: there is none, and none can be made
+        self._command = _OF_OPEN_FILES
         self._held: dict[str, int] = {}  # name -> how many share it, or _EXCLUSIVE
         self._dropped: deque[str] = deque()  # shared locks that are no longer needed
 
@@ -102,12 +105,18 @@ class LockTable:
     def close(self) -> None:
         """Close the lock files where nothing is held; they are opened again when needed."""
         with self._locked():
-            if not self._held:
-                self._close_files()
+            if not self._held and self._command != fcntl.F_SETLK:  # closing would end another table's locks as well
+                _close_all(self._files)
+
+    def renew(self) -> None:
+        """Let go of everything, and open the lock files anew: those that are open may have been deleted."""
+        with self._locked():
+            self._held.clear()
+            _close_all(self._files)
 
     def abandon(self) -> None:
         """Let go of what was inherited in a forked child: an open file of the parent's would keep its locks alive."""
-        self._close_files()
+        _close_all(self._files)
         self._reset()
 
     @contextlib.contextmanager
@@ -139,12 +148,17 @@ class LockTable:
         if descriptor is None:
             return kind != fcntl.F_WRLCK
         try:
-            fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _request(kind, place))
+            fcntl.fcntl(descriptor, self._command, _request(kind, place))
         except OSError as error:
             if error.errno in _CONFLICT:
                 return False
             if error.errno == errno.EBADF and kind == fcntl.F_WRLCK:  # the file is open for reading only
                 return False
+            if error.errno == errno.EINVAL and self._command != fcntl.F_SETLK:
+                # A sandbox whose kernel lacks them has the older ones, of processes. Two tables in one process do not
+                # see one another then, which costs a fetch or a file too many, and nothing else.
+                self._command = fcntl.F_SETLK
+                return self._lock(name, kind)
             if error.errno in _NO_LOCKS:
                 raise StoreError(
                     f"{self.folder}: this file system has no locks ({error.strerror}), and processes that share a "
@@ -179,11 +193,12 @@ class LockTable:
         except OSError:
             return None
 
-    def _close_files(self) -> None:
-        for descriptor in self._files.values():
-            if descriptor is not None:
-                os.close(descriptor)
-        self._files.clear()
+
+def _close_all(files: dict[int, int | None]) -> None:
+    for descriptor in files.values():
+        if descriptor is not None:
+            os.close(descriptor)
+    files.clear()
 
 
 def _request(kind: int, place: int) -> bytes:

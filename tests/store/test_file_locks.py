@@ -1,0 +1,171 @@
+import errno
+import fcntl
+import gc
+import os
+import threading
+
+import pytest
+
+from headrace.errors import StoreError
+from headrace.store.file_locks import LockTable
+
+
+@pytest.fixture(params=["of open files", "of processes"])
+def kind(request, monkeypatch):
+    if request.param == "of processes":
+        real = fcntl.fcntl
+
+        def older(descriptor, command, argument):
+            if command != fcntl.F_SETLK:
+                raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+            return real(descriptor, command, argument)
+
+        monkeypatch.setattr("headrace.store.file_locks.fcntl.fcntl", older)
+    return request.param
+
+
+def in_child(function):
+    """What the function returns, a small number, in a forked child."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os._exit(int(function()))
+        finally:
+            os._exit(99)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def test_a_name_is_shared_by_many_or_held_by_one_across_processes(tmp_path, kind):
+    table = LockTable(tmp_path / "locks")
+    assert table.share("a")
+    assert in_child(lambda: (table.share("a"), table.take("a"), table.take("b")) == (True, False, True)) == 1
+    assert not table.take("a")
+    table.drop("a", os.getpid())
+    assert table.take("a")
+    assert in_child(lambda: (table.share("a"), table.take("a"), table.take("b")) == (False, False, True)) == 1
+    table.give_back("a")
+    assert in_child(lambda: table.take("a")) == 1
+
+
+def test_a_shared_name_is_held_until_it_was_dropped_as_often(tmp_path, kind):
+    table = LockTable(tmp_path)
+    for _ in range(3):
+        assert table.share("a")
+    for _ in range(3):
+        assert not table.is_free("a")
+        assert in_child(lambda: table.is_free("a")) == 0
+        table.drop("a", os.getpid())
+    assert table.is_free("a")
+    assert in_child(lambda: table.is_free("a")) == 1
+
+
+def test_locks_end_with_their_process_and_not_with_its_children(tmp_path, kind):
+    table = LockTable(tmp_path)
+    gate, hold = os.pipe()
+    ready, told = os.pipe()
+
+    def holder():
+        table.take("a")
+        if os.fork() == 0:
+            os.read(gate, 1)  # lives on
+            os._exit(0)
+        os.write(told, b"x")
+        return 0
+
+    assert in_child(holder) == 0
+    os.read(ready, 1)
+    assert table.take("a")
+    os.write(hold, b"x")
+
+
+def test_tables_in_one_process_exclude_each_other(tmp_path):
+    one, two = LockTable(tmp_path), LockTable(tmp_path)
+    assert one.take("a")
+    assert not two.share("a")
+    two.close()
+    assert not two.take("a")
+    one.close()  # nothing happens, since something is held
+    assert not two.take("a")
+    one.give_back("a")
+    assert two.take("a")
+
+
+def test_ten_thousand_names_take_sixteen_files(tmp_path):
+    table = LockTable(tmp_path)
+    before = len(os.listdir("/proc/self/fd"))
+    assert all(table.share(f"name {number}") for number in range(10_000))
+    assert len(os.listdir("/proc/self/fd")) - before == 16
+    assert table.num_held == 10_000
+
+
+def test_a_finalizer_may_drop_while_the_table_is_busy(tmp_path):
+    table = LockTable(tmp_path)
+    assert table.share("a")
+    with table._locked():
+        table.drop("a", os.getpid())  # as the garbage collector would, right here
+        assert table.num_held == 1
+    assert table.num_held == 0
+    assert table.is_free("a")
+
+
+def test_threads_take_turns(tmp_path):
+    table, inside, most = LockTable(tmp_path), [], []
+
+    def work():
+        for _ in range(200):
+            if table.take("a"):
+                inside.append(1)
+                most.append(len(inside))
+                inside.pop()
+                table.give_back("a")
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert max(most) == 1
+
+
+def test_after_the_lock_files_were_deleted_a_renewed_table_meets_the_others_again(tmp_path, kind):
+    table = LockTable(tmp_path)
+    assert table.take("a")
+    for path in tmp_path.iterdir():
+        path.unlink()
+    assert in_child(lambda: table.take("a")) == 1
+    table.renew()
+    assert table.take("a")
+    assert in_child(lambda: table.take("a")) == 0
+
+
+def test_a_folder_that_cannot_be_made_shares_every_name_and_gives_none_away(tmp_path, monkeypatch):
+    real = os.open
+
+    def read_only(path, flags, mode=0o777):
+        if flags & os.O_CREAT:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+        return real(path, flags, mode)
+
+    monkeypatch.setattr("os.open", read_only)
+    table = LockTable(tmp_path / "locks")
+    assert table.share("a")
+    assert not table.take("b")
+    assert table.read_only
+
+
+def test_no_locks_at_all_is_an_error_that_says_where(tmp_path, monkeypatch):
+    def none(descriptor, command, argument):
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+
+    monkeypatch.setattr("headrace.store.file_locks.fcntl.fcntl", none)
+    with pytest.raises(StoreError, match=f"{tmp_path}: this file system has no locks"):
+        LockTable(tmp_path).take("a")
+
+
+def test_a_table_that_is_dropped_closes_its_files(tmp_path):
+    table = LockTable(tmp_path)
+    table.share("a")
+    before = len(os.listdir("/proc/self/fd"))
+    del table
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) == before - 1

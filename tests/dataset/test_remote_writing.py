@@ -22,7 +22,7 @@ from headrace.errors import (
     UnsupportedOperationError,
     WriteError,
 )
-from headrace.store import FolderStore, LocalStore, MemoryStore, Store
+from headrace.store import CachedStore, FolderStore, LocalStore, MemoryStore, Store
 from headrace.store.retrying import RetryingStore, RetryPolicy
 from headrace.testing import Cut, FaultStore, Forget, Refuse, Rule, Run, Status
 
@@ -182,6 +182,31 @@ def test_an_object_of_which_the_store_always_keeps_less_is_an_error_with_both_si
     assert leftovers(store) == []
     write(here, parts(10, 10), publish=True)
     assert here.contents() == list(range(20))
+
+
+def interrupt(call):
+    raise KeyboardInterrupt
+
+
+def test_ctrl_c_while_files_go_up_commits_no_further_shard_and_leaves_nothing():
+    store = flat(Rule(Run(interrupt), operation="upload", path="0000001.*", times=1))
+    here = Stream(store)
+    with pytest.raises(KeyboardInterrupt):
+        write(here, parts(*[2] * 12))
+    assert not any(thread.name.startswith("headrace-upload") for thread in threading.enumerate())
+    assert sorted(objects_in(store)) == [".headrace/0000000.receipt", ".headrace/generation", "0000000.in_band.bin"]
+    write(here, parts(*[2] * 12), publish=True)
+    assert here.contents() == list(range(24))
+
+
+def test_a_dataset_is_written_through_a_cache_and_read_from_it(tmp_path):
+    remote = MemoryStore(flat=True)
+    here = Stream(CachedStore(remote, tmp_path / "cache"))
+    write(here, parts(4, 5), publish=True)
+    assert here.contents() == list(range(9))
+    write(here, parts(4, 5, start=100), publish=True, overwrite=True)
+    assert here.contents() == list(range(100, 109))
+    assert leftovers(remote) == []
 
 
 RETRIED = RetryPolicy(tries=3, first_wait_s=0.0)

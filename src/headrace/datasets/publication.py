@@ -82,6 +82,8 @@ class Publication:
                     self._store.delete(MANIFEST)
         if self._has_folders:
             self._store.make_folder(ATTEMPTS)
+        else:
+            remove_dead_spools()
         with contextlib.suppress(AlreadyExistsError):
             self._store.put_if_absent(GENERATION, b"0\n")
         if is_first:

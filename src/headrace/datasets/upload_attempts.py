@@ -21,7 +21,7 @@ from typing import Self
 from headrace.datasets.attempts import AttemptFile, OpenFiles, ShardAttempt
 from headrace.datasets.ledger import LEASES, Ledger, receipt_path, shard_file
 from headrace.datasets.publication import Publication
-from headrace.datasets.spool import Spool, remove_dead_spools
+from headrace.datasets.spool import Spool
 from headrace.errors import AlreadyExistsError, LeaseLostError, StoreError, WriteError
 from headrace.manifest import VERSION, FileRecord, JsonType, Objects, Receipt
 from headrace.store import Lease, Store, acquire, attempt_id
@@ -60,22 +60,22 @@ class UploadAttempt(ShardAttempt):
     def begin(cls, store: Store, shard: int, publication: Publication, *, force: bool) -> "UploadAttempt":
         """A new attempt that owns the shard. ShardOwnedError while another living process does, unless force."""
         attempt = attempt_id()
-        # The fence is the check before each object: there is nothing that could be moved away.
-        lease = acquire(
-            store,
-            LEASES,
-            f"{shard:07d}",
-            what=f"shard {shard}",
-            attempt=attempt,
-            force=force,
-            on_takeover=lambda _: None,
-        )
+        spool = Spool(attempt)
         try:
-            remove_dead_spools()
-            begun = cls(store, publication, shard, lease, Spool(attempt))
+            # The fence is the check before each object: there is nothing that could be moved away.
+            lease = acquire(
+                store,
+                LEASES,
+                f"{shard:07d}",
+                what=f"shard {shard}",
+                attempt=attempt,
+                force=force,
+                on_takeover=lambda _: None,
+            )
         except BaseException:
-            lease.release()
+            spool.remove()
             raise
+        begun = cls(store, publication, shard, lease, spool)
         try:
             publication.refuse_while_publishing()
             publication.refuse_another_kind(shard)

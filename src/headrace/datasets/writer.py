@@ -216,8 +216,8 @@ class Writer(ABC, Generic[F, O]):
                     generation=self._generation,
                     task=self._tasks.get(shard),
                 )
-                del self._shards[shard]
                 uploads.end(output.attempt)
+                del self._shards[shard]
 
     def _send_ahead(self, uploads: UploadQueue) -> dict[int, Exception]:
         """Where files have to go up, let those of several shards go up at once; a shard that cannot, with its error."""

@@ -18,6 +18,7 @@ from headrace.store.retrying import RetryingStore, RetryPolicy
 
 DATA = bytes(range(256)) * 100
 WAIT_S = 60.0
+QUIET = ("-W", "ignore::DeprecationWarning")  # Python 3.12 warns of forking beside threads, which is what is tested
 
 
 @pytest.fixture
@@ -206,7 +207,7 @@ from headrace.store.open import open_store
 assert len(open_store({http_url!r}).get("object")) == {len(DATA)}
 assert len(obstore.get(theirs, "object").bytes()) == {len(DATA)}
 """
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=WAIT_S)
+    found = subprocess.run([sys.executable, *QUIET, "-c", code], capture_output=True, text=True, timeout=WAIT_S)
     assert (found.returncode, found.stderr) == (0, "")
 
 
@@ -225,7 +226,7 @@ if child:
     assert os.waitpid(child, 0)[1] == 0
 """
     )
-    found = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=WAIT_S)
+    found = subprocess.run([sys.executable, *QUIET, script], capture_output=True, text=True, timeout=WAIT_S)
     assert (found.returncode, found.stderr) == (0, "")
 
 

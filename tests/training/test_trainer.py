@@ -54,10 +54,11 @@ def test_checkpoints_come_with_their_period_and_the_last_step(period, saved, tmp
 def test_a_half_written_checkpoint_is_never_loaded_and_is_removed(tmp_path):
     run(tmp_path, {"total": 3})
     (tmp_path / "job" / "save-3").rename(tmp_path / "job" / ".save-7.partial")
-    (tmp_path / "job" / "save-notes").mkdir()  # somebody's own
+    for own in ("save-notes", "save-007"):  # somebody's
+        (tmp_path / "job" / own).mkdir()
     found = run(tmp_path, {"total": 3})
     assert [step for step, *_ in found.steps] == [0, 1, 2]
-    assert sorted(path.name for path in (tmp_path / "job").iterdir()) == ["save-3", "save-notes"]
+    assert sorted(path.name for path in (tmp_path / "job").iterdir()) == ["save-007", "save-3", "save-notes"]
 
 
 def test_the_newest_checkpoint_stays_when_a_new_one_cannot_be_written(tmp_path, monkeypatch):

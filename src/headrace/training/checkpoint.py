@@ -135,7 +135,7 @@ class Checkpoints:
 
     def _steps(self) -> list[int]:
         names = (path.name.removeprefix("save-") for path in self._folder.glob("save-*"))
-        return sorted(int(name) for name in names if name.isdecimal())
+        return sorted(int(name) for name in names if name.isdecimal() and str(int(name)) == name)  # not save-007
 
     def _drop_old(self) -> None:
         for step in self._steps()[: -self._num_to_keep] if self._num_to_keep is not None else ():

@@ -5,6 +5,7 @@ O48 of the scenarios. Each test runs against all of them.
 
 import time
 from collections.abc import Callable
+from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -97,9 +98,12 @@ def test_overload_twice_is_waited_out_longer_each_time(served):
             reading_rule(served, Status(429, {"Retry-After": "0"}), nth=2, times=1)
             before = len(served.server.requests)
             assert read() == expected
-            asked = [each.at_s for each in served.server.requests[before:] if each.method == "GET"]
-            assert len(asked) == 3, [each[:3] for each in served.server.requests[before:]]
-            assert 0.04 < asked[1] - asked[0] < asked[2] - asked[1]
+            method, path = served.reads
+            seen = served.server.requests[before:]
+            asked = [each.at_s for each in seen if each.method == method and fnmatchcase(each.path, path)]
+            assert len(asked) == 3, [each[:3] for each in seen]
+            assert asked[1] - asked[0] > 0.04  # half of the first wait, and of the second, with some tolerance
+            assert asked[2] - asked[1] > 0.09
 
 
 @everywhere
@@ -125,7 +129,7 @@ def test_a_body_that_stalls_ends_by_time_out_and_is_read_again(served):
             reading_rule(served, Stall(500), times=1)
             begin = time.monotonic()
             assert read() == expected
-            assert 0.4 < time.monotonic() - begin < 8
+            assert 0.4 < time.monotonic() - begin < 20
 
 
 @everywhere
@@ -148,13 +152,13 @@ def test_a_range_is_exact_whatever_the_server_sends(served):
 @pytest.mark.parametrize(("status", "kind"), [(403, AccessDeniedError), (401, AccessDeniedError), (404, NotFoundError)])
 def test_what_the_store_decided_is_not_tried_again(served, status, kind):
     served.put("object", DATA)
-    with served.open(RetryPolicy(tries=5, first_wait_s=5)) as store:
+    with served.open(RetryPolicy(tries=5, first_wait_s=10)) as store:
         store.head("object")
         reading_rule(served, Status(status))
         before, begin = served.server.count(*served.reads), time.monotonic()
         with pytest.raises(kind) as caught:
             store.get("object")
-        assert time.monotonic() - begin < 2
+        assert time.monotonic() - begin < 4  # less than the first wait
         assert served.server.count(*served.reads) - before == 1
         assert f"{store.location}/object" in str(caught.value)
         if kind is AccessDeniedError:
@@ -184,7 +188,7 @@ def test_trying_ends_after_the_time_that_it_may_take(served):
         begin = time.monotonic()
         with pytest.raises(TemporaryStoreError, match="tries"):
             store.get("object")
-        assert time.monotonic() - begin < 5
+        assert time.monotonic() - begin < 15
 
 
 @everywhere

@@ -34,6 +34,7 @@ __all__ = [
     "against_fastest",
     "conclude",
     "describe_machine",
+    "each_against_fastest",
     "interleaved",
     "make_tokens",
     "print_table",
@@ -167,21 +168,33 @@ def against_fastest(
     clock: Literal["wall", "cpu"] = "cpu",
     rounds: int = CLOSE_ROUNDS,
 ) -> float:
-    """How many times as fast as the fastest of the others the first of ours is, by this clock; prints both tables.
+    """How many times as fast as the fastest of the others the first of ours is, by this clock; prints both tables."""
+    return each_against_fastest(ours, others, unit, clock, rounds, alone=list(ours)[:1])[0]
 
-    All sides take a few turns, which tells the fastest; then those two alone take many short ones, since a neighbour
-    that comes and goes between them is what spoils a ratio.
+
+def each_against_fastest(
+    ours: Mapping[str, Side],
+    others: Mapping[str, Side],
+    unit: str,
+    clock: Literal["wall", "cpu"],
+    rounds: int,
+    alone: Sequence[str],
+) -> list[float]:
+    """The same of several of ours, those named by alone.
+
+    All sides take a few turns, which tells the fastest; then it and those of ours alone take many short ones, since a
+    neighbour that comes and goes between them is what spoils a ratio.
     """
     seconds = interleaved({**ours, **others}, 3)
     of = attrgetter(clock)
     medians = {name: statistics.median(of(one) for one in seconds[name]) for name in others}
     fastest = min(medians, key=medians.__getitem__)
     print_table(seconds, fastest, unit)
-    first = next(iter(ours))
     print(f"  alone with the fastest, {rounds} rounds")
-    seconds = interleaved({first: ours[first], fastest: others[fastest]}, rounds)
+    seconds = interleaved({**{name: ours[name] for name in alone}, fastest: others[fastest]}, rounds)
     print_table(seconds, fastest, unit)
-    return ratios(seconds, fastest, clock)[first]
+    found = ratios(seconds, fastest, clock)
+    return [found[name] for name in alone]
 
 
 def conclude(bounds: Sequence[Bound], check: bool) -> int:

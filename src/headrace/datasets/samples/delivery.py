@@ -65,18 +65,28 @@ class Delivery:
                         lambda place=store, file=spooled: place.upload(name, file, check=self._check),  # type: ignore[misc]
                     )
 
-    def put_index(self, store: Store, index: bytes) -> None:
+    def put_index(self, store: Store, index: bytes) -> bool:
         """Store the index; where there are no renames, only if none is there, since a writer withdraws an older one.
 
-        ExistingOutputError where another one came meanwhile.
+        Whether it was put; the same one may have been there. ExistingOutputError where another one came meanwhile.
         """
-        put = store.put if store.capabilities.rename else None
+        was_put = False
+
+        def put() -> None:
+            nonlocal was_put
+            if store.capabilities.rename:
+                store.put(INDEX, index)
+                was_put = True
+            else:
+                was_put |= _put_first(store, index)
+
         try:
-            self._try(store, INDEX, len(index), lambda: put(INDEX, index) if put else _put_first(store, index))
+            self._try(store, INDEX, len(index), put)
         except OutputError:
             with contextlib.suppress(OSError):
                 _remove_beginning(store, index)
             raise
+        return was_put
 
     def confirm(self, store: Store) -> None:
         """Return if every file is there as it was when it was stored: nothing was lost, nobody else wrote it since.
@@ -152,18 +162,20 @@ def _was_repeated(error: OSError) -> bool:
     return isinstance(error, TemporaryStoreError) and isinstance(error.__cause__, TemporaryStoreError)
 
 
-def _put_first(store: Store, index: bytes) -> None:
+def _put_first(store: Store, index: bytes) -> bool:
+    """Whether it was put, and not there already."""
     try:
         store.put_if_absent(INDEX, index)
     except AlreadyExistsError:
         found = content(store, INDEX)
         if found == index:
-            return
+            return False
         if found is not None and not index.startswith(found):
             problem = f"got an {INDEX} from somebody else while this dataset was written"
             raise ExistingOutputError(store.location, problem, "see what else writes there") from None
         _remove_beginning(store, index)
         store.put_if_absent(INDEX, index)
+    return True
 
 
 def _remove_beginning(store: Store, index: bytes) -> None:

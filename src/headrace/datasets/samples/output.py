@@ -81,6 +81,8 @@ class Output:
                 self._refuse_damaged(finished)
                 self._remove_private()
                 return finished, True
+            self._owned.distrust()
+            self._owned.check()  # whoever slept since must not withdraw what its successor made
             if not resume or any(map(is_withdrawing, self._stores)):
                 for store in self._stores:
                     withdraw(store)
@@ -120,17 +122,16 @@ class Output:
         self.check()
         for store in self._stores:
             self._delivery.retried(store.location, partial(self._delivery.confirm, store))
-        for store in self._stores:
-            self._delivery.put_index(store, index)
+        put = [store for store in self._stores if self._delivery.put_index(store, index)]
         try:
             self._owned.distrust()
             with contextlib.suppress(OutputError):
                 self.check()
         except LeaseLostError:
             # A process that slept while it stored the index comes too late: the shards are its successor's.
-            for store in self._stores:
-                if content(store, INDEX) == index:
-                    store.delete(INDEX)
+            for store in put:
+                if content(store, INDEX) == index and (store.capabilities.rename or store.list(PRIVATE)):
+                    store.delete(INDEX)  # else the successor is done, and took it for its own: it is the same
             raise
         # The dataset is whole from here on: a failure to clean up takes nothing from it.
         with contextlib.suppress(StoreError):

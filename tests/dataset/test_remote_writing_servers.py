@@ -1,6 +1,7 @@
 """Shards written to real servers: what the promise rests on there, rivals and kills included."""
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -10,6 +11,7 @@ import textwrap
 import pytest
 
 from flat_stores import KINDS, Stream, leftovers, objects_in, write
+from headrace.datasets import open_storage
 from headrace.errors import (
     CorruptShardError,
     HeadraceError,
@@ -143,3 +145,30 @@ def test_a_preparation_in_several_processes(place, store):
     assert report.done == 3
     assert Stream(store).contents() == list(range(30))
     assert prepare([(0, 5), (5, 5), (5, 30)], rows, target, workers=2, progress=False).skipped == 3
+
+
+def test_headrace_tokenize_writes_to_a_url(s3_url, s3_options, tmp_path):
+    text = tmp_path / "text.txt"
+    text.write_text("one two three\n" * 1000)
+    tokenizer = tmp_path / "tokenizer.json"
+    vocabulary = {"<|endoftext|>": 0, "one": 1, "two": 2, "three": 3, "[UNK]": 4}
+    model = {"type": "WordLevel", "vocab": vocabulary, "unk_token": "[UNK]"}
+    tokenizer.write_text(json.dumps({"version": "1.0", "model": model, "pre_tokenizer": {"type": "Whitespace"}}))
+    environment = {
+        **os.environ,
+        "AWS_ACCESS_KEY_ID": s3_options["credentials"]["access_key_id"],
+        "AWS_SECRET_ACCESS_KEY": s3_options["credentials"]["secret_access_key"],
+        "AWS_ENDPOINT_URL": s3_options["endpoint"],
+        "AWS_REGION": "us-east-1",
+        "AWS_ALLOW_HTTP": "true",
+    }
+    command = [sys.executable, "-m", "headrace", "tokenize", str(text), "--tokenizer", str(tokenizer), "--out", s3_url]
+    for told in ("1 written", "0 written"):  # the second run finds all there
+        ended = subprocess.run(
+            [*command, "--shards", "1", "--workers", "2"], env=environment, capture_output=True, text=True, check=False
+        )
+        assert ended.returncode == 0, ended.stderr
+        assert told in ended.stdout
+    storage = open_storage(open_store(s3_url, **s3_options))
+    assert storage.verify() == []
+    assert storage.describe()["total_length"] == 3001

@@ -5,7 +5,7 @@ DIR/NNNNNNN.*.bin                          data, renamed here whole
 DIR/.headrace/NNNNNNN.receipt              a shard's commit
 DIR/.headrace/plan.json                    which task writes which shard (prepare() only)
 DIR/.headrace/generation                   a number; raised by whoever withdraws a manifest
-DIR/.headrace/attempts/NNNNNNN-<attempt>/  one writer's private files
+DIR/.headrace/attempts/NNNNNNN-<attempt>/  one writer's private files; not where there are no renames
 DIR/.headrace/leases/                      who writes what
 """
 

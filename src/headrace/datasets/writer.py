@@ -46,7 +46,8 @@ class Writer(ABC, Generic[F, O]):
     """Appends records to shards, and commits all of them when it closes.
 
     Until then nothing of a shard is visible; an older version of it stays readable. An exception in the `with` block
-    commits none of them. However many shards are open, at most 64 files are. Safe to use from several threads.
+    commits none of them. However many shards are open, at most 64 files are. Safe to use from several threads. What is
+    written to an object store waits in the directory for temporary files (TMPDIR) until the writer closes.
     """
 
     kind: ClassVar[str]

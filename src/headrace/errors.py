@@ -90,6 +90,9 @@ __all__ = [
 class HeadraceError(Exception):
     """The root: `except HeadraceError` catches whatever Headrace refuses."""
 
+    def __str__(self) -> str:
+        return str(self.args[0]) if self.args else ""  # OSError has another idea of what its arguments are
+
     def __reduce__(self) -> tuple[Any, ...]:
         # Exception's own recipe replays __init__ with the finished message, which subclasses with fields do not take.
         return _rebuild, (type(self), self.args, self.__dict__)
@@ -104,9 +107,6 @@ def _rebuild(kind: type[HeadraceError], args: tuple[Any, ...], fields: dict[str,
 
 class StoreError(HeadraceError, OSError):
     """A store could not do what was asked; str() names the path."""
-
-    def __str__(self) -> str:
-        return str(self.args[0]) if self.args else ""
 
 
 class NotFoundError(StoreError, FileNotFoundError):
@@ -206,9 +206,6 @@ class NoDatasetError(DatasetError, FileNotFoundError):
         super().__init__(f"{where}: {problem}")
         self.where, self.problem = where, problem
 
-    def __str__(self) -> str:
-        return str(self.args[0])
-
 
 class UnfinishedDatasetError(DatasetError):
     """Shards are missing, still being written, or left by a writer that died."""
@@ -300,9 +297,6 @@ class ExistingOutputError(WriteError, FileExistsError):
         super().__init__(f"{where} {problem}; write to an empty directory, or {advice}")
         self.where, self.problem = where, problem
 
-    def __str__(self) -> str:
-        return str(self.args[0])
-
 
 class OutputError(WriteError, OSError):
     """A file could not be stored, so the dataset has no index; what was stored before can be gone on with."""
@@ -313,9 +307,6 @@ class OutputError(WriteError, OSError):
             "after the last whole shard"
         )
         self.where, self.problem = where, problem
-
-    def __str__(self) -> str:
-        return str(self.args[0])
 
 
 class ShardOwnedError(WriteError):

@@ -9,7 +9,7 @@ from email.utils import formatdate
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from servers.processes import ServerError, ServerProcess, answers, free_ports, started
+from servers.processes import ServerError, ServerProcess, Start, answers, free_ports, started
 
 __all__ = ["SERVERS", "MissingServerError", "ObjectStore", "azurite", "fake_gcs", "seaweedfs"]
 
@@ -47,7 +47,7 @@ def seaweedfs(folder: Path) -> ObjectStore:
     names = ["master.port", "master.port.grpc", "volume.port", "volume.port.grpc", "filer.port", "filer.port.grpc"]
     names += ["s3.port", "s3.port.grpc"]
 
-    def command() -> tuple[list[str], Any]:
+    def command() -> Start:
         ports.update(zip(names, free_ports(len(names)), strict=True))
         line = [program, "server", f"-dir={data}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-filer", "-s3"]
         line += [
@@ -58,7 +58,10 @@ def seaweedfs(folder: Path) -> ObjectStore:
             "-volume.max=50",
         ]
         line += ["-master.volumeSizeLimitMB=256", "-master.telemetry=false", "-volume.minFreeSpace=1"]
-        return line + [f"-{name}={port}" for name, port in ports.items()], serves
+        line += [f"-{name}={port}" for name, port in ports.items()]
+        sockets = [f"{name.partition('.')[0]}-grpc-{port}" for name, port in ports.items() if name.endswith("grpc")]
+        sockets += [f"{name}-{ports[f'{name}.port']}" for name in ("filer", "s3")]
+        return Start(line, serves, tuple(f"/tmp/seaweedfs-{name}.sock" for name in sockets))
 
     def serves() -> bool:
         s3, filer = (f"http://127.0.0.1:{ports[name]}" for name in ("s3.port", "filer.port"))
@@ -87,10 +90,10 @@ def azurite(folder: Path) -> ObjectStore:
     folder.mkdir(parents=True, exist_ok=True)
     port = [0]
 
-    def command() -> tuple[list[str], Any]:
+    def command() -> Start:
         port[:] = free_ports(1)
         line = [program, "--location", str(folder), "--blobHost", "127.0.0.1", "--blobPort", str(port[0])]
-        return [*line, "--skipApiVersionCheck", "--silent", "--disableTelemetry"], serves
+        return Start([*line, "--skipApiVersionCheck", "--silent", "--disableTelemetry"], serves)
 
     def serves() -> bool:
         return answers(_azure_container(f"http://127.0.0.1:{port[0]}"), (201, 409))
@@ -112,12 +115,12 @@ def fake_gcs(folder: Path) -> ObjectStore:
     folder.mkdir(parents=True, exist_ok=True)
     port = [0]
 
-    def command() -> tuple[list[str], Any]:
+    def command() -> Start:
         port[:] = free_ports(1)
         endpoint = f"http://127.0.0.1:{port[0]}"
         line = [program, "-scheme", "http", "-host", "127.0.0.1", "-port", str(port[0]), "-log-level", "error"]
         line += ["-public-host", f"127.0.0.1:{port[0]}", "-external-url", endpoint]
-        return [*line, "-backend", "memory"], serves
+        return Start([*line, "-backend", "memory"], serves)
 
     def serves() -> bool:
         bucket = json.dumps({"name": BUCKET}).encode()

@@ -1,5 +1,6 @@
 """Server processes that serve when the call returns, and that end with us, however we end."""
 
+import os
 import socket
 import subprocess
 import time
@@ -8,8 +9,9 @@ import urllib.request
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
+from typing import NamedTuple
 
-__all__ = ["ServerError", "ServerProcess", "answers", "free_ports", "started"]
+__all__ = ["ServerError", "ServerProcess", "Start", "answers", "free_ports", "started"]
 
 # A shell beside the server waits for the end of a pipe that we hold. It comes when we close it, and when we die, too.
 GUARD = """
@@ -19,6 +21,7 @@ server=$!
     kill -0 $server || exit; sleep 0.1; done; kill -KILL $server ) 2>/dev/null <&3 &
 exec 3<&-
 wait $server
+rm -f $LEFTOVERS
 """
 
 
@@ -26,10 +29,18 @@ class ServerError(RuntimeError):
     """A server did not start; the text ends with what it said."""
 
 
+class Start(NamedTuple):
+    """How to start a server, and how to know that it serves."""
+
+    line: list[str]
+    serves: Callable[[], bool]
+    leftovers: tuple[str, ...] = ()  # files that it makes outside its folder and would leave there
+
+
 class ServerProcess:
     """A running program whose output is in a file; close() ends it, and so does our own death."""
 
-    def __init__(self, command: list[str], log: Path) -> None:
+    def __init__(self, command: list[str], log: Path, leftovers: tuple[str, ...] = ()) -> None:
         self.log = log
         with log.open("ab") as output:
             # The guard's standard input becomes its descriptor 3, which only the waiting shell keeps.
@@ -38,6 +49,7 @@ class ServerProcess:
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=subprocess.STDOUT,
+                env={**os.environ, "LEFTOVERS": " ".join(leftovers)},
                 start_new_session=True,  # so that a Ctrl-C ends the tests first, which then end the servers
             )
 
@@ -56,16 +68,14 @@ class ServerProcess:
         self._guard.wait(30)
 
 
-def started(
-    command: Callable[[], tuple[list[str], Callable[[], bool]]], log: Path, within_s: float = 60, tries: int = 3
-) -> ServerProcess:
-    """The server, serving. command() gives what to run and the question whether it serves, with ports of its own.
+def started(command: Callable[[], Start], log: Path, within_s: float = 60, tries: int = 3) -> ServerProcess:
+    """The server, serving. command() says how to start it, with ports of its own.
 
     A free port may be taken before the server opens it, so another try takes others.
     """
     for last in range(tries - 1, -1, -1):
-        line, serves = command()
-        server = ServerProcess(line, log)
+        line, serves, leftovers = command()
+        server = ServerProcess(line, log, leftovers)
         with ExitStack() as ending:
             ending.callback(server.close)
             deadline = time.monotonic() + within_s

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from servers.faulty_http import Cut, Delay, Flip, HttpServer, Length, Reset, Rule, Run, Stall, Status, Whole
-from servers.processes import ServerError, ServerProcess, free_ports, started
+from servers.processes import ServerError, ServerProcess, Start, free_ports, started
 
 TESTS = Path(__file__).resolve().parents[1]
 
@@ -133,7 +133,7 @@ def test_a_proxy_passes_requests_on_and_can_lose_the_answer(page, http_server, h
 
 def test_a_server_that_does_not_start_says_why(tmp_path):
     with pytest.raises(ServerError, match="no such option"):
-        started(lambda: (["sh", "-c", "echo no such option; exit 3"], lambda: False), tmp_path / "log", tries=2)
+        started(lambda: Start(["sh", "-c", "echo no such option; exit 3"], lambda: False), tmp_path / "log", tries=2)
 
 
 def test_a_server_ends_with_the_process_that_started_it_however_that_ends(tmp_path):
@@ -143,7 +143,7 @@ def test_a_server_ends_with_the_process_that_started_it_however_that_ends(tmp_pa
         "from pathlib import Path; from servers.processes import *\n"
         f"command = [sys.executable, '-m', 'http.server', '{port}', '--bind', '127.0.0.1']\n"
         f"log = Path({str(tmp_path / 'log')!r})\n"
-        f"server = started(lambda: (command, lambda: answers('http://127.0.0.1:{port}')), log)\n"
+        f"server = started(lambda: Start(command, lambda: answers('http://127.0.0.1:{port}')), log)\n"
         "print('serves', flush=True); time.sleep(600)\n"
     )
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as owner:
@@ -160,11 +160,14 @@ def test_a_server_ends_with_the_process_that_started_it_however_that_ends(tmp_pa
 
 
 def test_closing_a_server_twice_is_harmless(tmp_path):
-    server = ServerProcess(["sleep", "600"], tmp_path / "log")
+    (tmp_path / "socket").touch()
+    server = ServerProcess(["sleep", "600"], tmp_path / "log", (str(tmp_path / "socket"),))
     assert not server.ended()
+    assert (tmp_path / "socket").exists()
     server.close()
     server.close()
     assert server.ended()
+    assert not (tmp_path / "socket").exists()
 
 
 @pytest.mark.servers

@@ -44,7 +44,8 @@ class WriterOptions(TypedDict, total=False):
     compression     `br`, `bz2`, `gz`, `snappy` or `zstd`, with a level as in `zstd:7`; None for none
     hashes          names of digests that the index records of each file
     size_limit      of a data file before compression: bytes or a size such as "64mb"; None or 0 for one shard. A larger
-                    sample gets a shard of its own (as a first sample after an empty shard, as Streaming does)
+                    sample gets a shard of its own (as a first sample after an empty shard, as Streaming does). What is
+                    beyond 80 MiB waits in a file: in the directory, or for other stores where TMPDIR says
     progress_bar    show how many shards are stored
     max_workers     threads that compress, hash and store; there are max_workers + 2 shards in memory at most
     retry           how often to try again to store a file; a store that a URL names repeats by a policy of its own what

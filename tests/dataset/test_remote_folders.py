@@ -5,7 +5,7 @@ import pytest
 
 from dataset.remote_reading_scenes import SHARDS, all_of, copy_into, flat, requests, sample, written_samples
 from headrace import MDSWriter, SampleDataset
-from headrace.errors import DatasetChangedError
+from headrace.errors import DatasetChangedError, UnsupportedOperationError
 from headrace.store import FolderStore, LocalStore, MemoryStore
 from headrace.store.cache import CachedStore
 from headrace.testing import FaultStore
@@ -69,3 +69,18 @@ def test_without_digests_an_index_that_was_written_again_is_another_one(tmp_path
     with SampleDataset(CachedStore(copied, tmp_path)) as dataset:
         all_of(dataset)
     assert requests(copied) == {"head": 1, "get_ranges_of": 1}  # with digests a copy elsewhere is the same dataset
+
+
+def test_a_server_that_knows_no_ranges_serves_whole_files_to_a_cache(tmp_path):
+    class NoRanges(FaultStore):
+        def get_ranges(self, path, starts, lengths):
+            raise UnsupportedOperationError(path, "be read by ranges", "read whole files")
+
+        def get_ranges_of(self, found, starts, lengths):
+            return self.get_ranges(found.path, starts, lengths)
+
+    plain = NoRanges(flat(written_samples()).store)
+    with SampleDataset(plain) as dataset, pytest.raises(UnsupportedOperationError):
+        dataset[0]
+    with SampleDataset(CachedStore(plain, tmp_path)) as dataset:
+        assert all_of(dataset) == [sample(number) for number in range(SHARDS * 10)]

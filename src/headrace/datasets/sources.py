@@ -14,6 +14,7 @@ manifest, or one file a shard), so what was read before the evidence was seen to
 So a remote store gets two small requests a shard once in a process's life, and afterwards one a shard and batch.
 """
 
+import contextlib
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Literal, TypeVar, cast, get_args
 
@@ -21,7 +22,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.datasets.round_trips import AT_ONCE, at_once
-from headrace.errors import DatasetChangedError, NotFoundError, ObjectChangedError, OptionError
+from headrace.errors import (
+    DatasetChangedError,
+    NotFoundError,
+    ObjectChangedError,
+    OptionError,
+    UnsupportedOperationError,
+)
 from headrace.store import DatasetFile, FileInfo, Store
 
 __all__ = ["LARGEST_FETCHED_BYTES", "Access", "Source", "checked_access", "read_whole"]
@@ -168,8 +175,9 @@ def read_whole(store: Store, path: str) -> tuple[bytes, FileInfo] | None:
         try:
             found = store.head(path)
             if store.capabilities.remote:  # a request less
-                (raw,) = store.get_ranges_of(found, np.array([0]), np.array([found.size_bytes]))
-                return bytes(raw), found
+                with contextlib.suppress(UnsupportedOperationError):  # of a web server that knows no ranges
+                    (raw,) = store.get_ranges_of(found, np.array([0]), np.array([found.size_bytes]))
+                    return bytes(raw), found
             whole = store.get(path)
             if store.head(path) == found:
                 return whole, found

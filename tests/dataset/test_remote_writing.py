@@ -1,6 +1,5 @@
 """Streams, documents and annotated streams written to stores that have no renames, faults and rivals included."""
 
-import contextlib
 import threading
 from dataclasses import replace
 
@@ -12,7 +11,6 @@ from headrace.errors import (
     AccessDeniedError,
     CorruptShardError,
     FieldError,
-    HeadraceError,
     LeaseLostError,
     PublishedError,
     ShardOwnedError,
@@ -22,7 +20,7 @@ from headrace.errors import (
     UnsupportedOperationError,
     WriteError,
 )
-from headrace.store import CachedStore, FolderStore, LocalStore, MemoryStore, Store
+from headrace.store import CachedStore, FolderStore, LocalStore, MemoryStore
 from headrace.store.retrying import RetryingStore, RetryPolicy
 from headrace.testing import Cut, FaultStore, Forget, Refuse, Rule, Run, Status
 
@@ -350,82 +348,3 @@ def test_a_publisher_that_slept_over_a_withdrawal_takes_its_manifest_back():
     assert "headrace.json" not in objects_in(inner)
     with pytest.raises(UnfinishedDatasetError, match="older run"):
         Stream(inner).contents()
-
-
-class LateUploads(FaultStore):
-    """One whose uploads can be held up between the check and the object: there nothing stops who sleeps."""
-
-    def upload(self, path, file, *, check=None):
-        """As a put()."""
-        Store.upload(self, path, file, check=check)
-
-
-STEPS = 40  # more requests than a writer of one shard makes
-MINE, THEIRS = [0, 1, 2, 3], [100, 101, 102, 103]  # equally long
-
-
-OLD = [50, 51, 52, 53]
-
-
-def woken(kind, nth, take_over, *, old=False):
-    """How a writer ended that slept before its nth request, until somebody else had done all he wanted."""
-    inner = MemoryStore(flat=True)
-    successor = KINDS[kind](inner)
-    if old:
-        write(successor, [OLD])
-    store = LateUploads(inner, [Rule(Run(lambda call: take_over(successor)), nth=nth, times=1)])
-    try:
-        write(KINDS[kind](store), [MINE])
-    except HeadraceError as error:
-        return successor, type(error).__name__
-    return successor, None
-
-
-def seen(kind):
-    """What a reader sees, checked in every way; None where it is told that something is wrong."""
-    try:
-        found = kind.contents()
-    except (CorruptShardError, UnfinishedDatasetError, StoreError):
-        return None
-    assert kind.storage.verify() == []
-    return found
-
-
-@pytest.mark.parametrize("old", [False, True])
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_writer_woken_after_its_successor_published_changes_nothing_that_a_reader_would_not_notice(kind, old):
-    outcomes = set()
-    for nth in range(1, STEPS):
-        successor, error = woken(kind, nth, lambda taker: write(taker, [THEIRS], force=True, publish=True), old=old)
-        found = seen(successor)
-        assert found in (THEIRS, None) or (error is None and found == MINE), nth
-        outcomes.add((error, found is None))
-    # An upload that came late: its owner took it away again, and readers miss it.
-    assert {("LeaseLostError", False), ("LeaseLostError", True), ("PublishedError", False)} <= outcomes
-
-
-@pytest.mark.parametrize("old", [False, True])
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_writer_woken_after_its_successor_committed_leaves_no_mix_and_nothing_to_clean_up(kind, old):
-    for nth in range(1, STEPS):
-        successor, _ = woken(kind, nth, lambda taker: write(taker, [THEIRS], force=True), old=old)
-        assert seen(successor) in (MINE, THEIRS, None), nth
-        write(successor, [range(200, 204)], publish=True)
-        assert seen(successor) == [200, 201, 202, 203], nth
-
-
-@pytest.mark.parametrize("part", range(3))
-@pytest.mark.parametrize("old", [False, True])
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_writer_woken_after_its_successor_died_in_any_of_its_steps_leaves_no_mix(kind, old, part):
-    for nth in range(12 + part, STEPS, 3):
-        for died in range(1 + part, STEPS, 3):
-
-            def take_over(taker, died=died):
-                dying = FaultStore(taker.storage.store, [Rule(Refuse(TemporaryStoreError("dead")), nth=died)])
-                with contextlib.suppress(HeadraceError):
-                    write(KINDS[kind](dying), [THEIRS], force=True)
-
-            successor, _ = woken(kind, nth, take_over, old=old)
-            successor.storage.recover()
-            assert seen(successor) in (MINE, THEIRS, None, *([OLD] if old else [])), (nth, died)

@@ -325,6 +325,25 @@ def test_after_a_restart_of_the_machine_digests_are_computed_again_and_only_once
     assert fetches(remote) == 1
 
 
+@pytest.mark.parametrize("lost", [True, False])
+def test_after_a_restart_files_without_digests_are_compared_with_what_arrived(tmp_path, monkeypatch, lost):
+    remote = remote_store(compressed=True)
+    for compressed in (False, True):
+        bind(remote, tmp_path, str(compressed), digests=False, compressed=compressed).view(FIRST)
+    if lost:  # what the disk did not get before the power was cut reads as zeros, and the time is the old one
+        for path in Path(tmp_path, "headrace-cache/1/files").rglob(f"{FIRST}.*"):
+            status = path.stat()
+            path.write_bytes(content(FIRST)[:512] + bytes(488))
+            os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    monkeypatch.setattr("headrace.store.cache_files.process_identity", lambda: "00000001-00000002-3-4")
+    for compressed in (False, True):
+        dataset = bind(remote, tmp_path, str(compressed), digests=False, compressed=compressed)
+        assert not dataset.is_cached(FIRST)
+        assert bytes(dataset.view(FIRST)) == content(FIRST)
+        assert dataset.is_cached(FIRST)
+    assert fetches(remote) == (4 if lost else 2)
+
+
 # A dataset that is replaced
 
 

@@ -3,9 +3,11 @@
 import os
 from collections.abc import Callable
 
+import xxhash
+
 from headrace.errors import DamagedObjectError, NotFoundError
 from headrace.store import files
-from headrace.store.copies import Wanted, digest_of
+from headrace.store.copies import EMPTY, Wanted, digest_of, kept_digest, own_digest
 from headrace.store.store import DatasetFile, byte_view
 
 __all__ = ["Target", "fill"]
@@ -41,10 +43,10 @@ class Target:
         os.utime(self._descriptor)
 
 
-def fill(wanted: Wanted, target: Target, *, verify: bool) -> bool:
-    """Write the file to target; returns whether all was checked that the dataset tells of it.
+def fill(wanted: Wanted, target: Target, *, verify: bool) -> int | None:
+    """Write the file to target; returns the nanoseconds of its stamp, None where a digest is told and was not compared.
 
-    Sizes always are; digests with verify. DamagedObjectError where they differ, and what the store raises.
+    Sizes always are compared, digests with verify. DamagedObjectError where they differ, and what the store raises.
     """
     expected = wanted.expected
     if expected.stored is not None:
@@ -54,12 +56,18 @@ def fill(wanted: Wanted, target: Target, *, verify: bool) -> bool:
         except NotFoundError:  # only the file itself is there
             target.start_over()
         else:
-            _decode(wanted, compressed, target, verify=verify)
+            own = _decode(wanted, compressed, target, verify=verify)
             _refuse_replaced(expected, has_digest=bool(expected.digest or expected.stored.file.digest) and verify)
-            return verify or not expected.digest
-    _read(wanted, wanted.path, expected, target, target.write, verify=verify)
+            return _stamp(expected, own, verify=verify)
+    own = _read(wanted, wanted.path, expected, target, target.write, verify=verify)
     _refuse_replaced(expected, has_digest=bool(expected.digest) and verify)
-    return verify or not expected.digest
+    return _stamp(expected, own, verify=verify)
+
+
+def _stamp(expected: DatasetFile, own: xxhash.xxh3_64, *, verify: bool) -> int | None:
+    if expected.digest:
+        return 0 if verify else None
+    return kept_digest(own)
 
 
 def _read(
@@ -70,8 +78,10 @@ def _read(
     write: Callable[[memoryview], object],
     *,
     verify: bool,
-) -> None:
-    digest = expected.new_digest() if verify and expected.digest and expected.new_digest is not None else None
+) -> xxhash.xxh3_64:
+    """Hand the object to write and compare it with what is expected; returns a digest of ours, if none is expected."""
+    told = expected.new_digest() if verify and expected.digest and expected.new_digest is not None else None
+    own = own_digest()
     size = 0
     for piece in wanted.store.pieces(path):
         size += len(piece)
@@ -79,19 +89,23 @@ def _read(
             raise DamagedObjectError(
                 wanted.where(path), f"more than the {expected.size_bytes} bytes arrived that the dataset tells of"
             )
-        if digest is not None:
-            digest.update(piece)
+        if told is not None:
+            told.update(piece)
+        elif not expected.digest:
+            own.update(piece)
         write(piece)
         target.beat()
     if size != expected.size_bytes:
         raise DamagedObjectError(
             wanted.where(path), f"{size} bytes arrived, but the dataset tells of {expected.size_bytes}"
         )
-    if digest is not None:
-        _compare_digests(wanted.where(path), digest.hexdigest(), expected.digest)
+    if told is not None:
+        _compare_digests(wanted.where(path), told.hexdigest(), expected.digest)
+    return own
 
 
-def _decode(wanted: Wanted, compressed: bytearray, target: Target, *, verify: bool) -> None:
+def _decode(wanted: Wanted, compressed: bytearray, target: Target, *, verify: bool) -> xxhash.xxh3_64:
+    """Write what comes out of the compressed bytes; returns a digest of ours, if none is expected."""
     expected = wanted.expected
     assert expected.stored is not None
     where = wanted.where(expected.stored.name)
@@ -105,6 +119,7 @@ def _decode(wanted: Wanted, compressed: bytearray, target: Target, *, verify: bo
     if verify and expected.digest:
         _compare_digests(wanted.where(), digest_of(expected, data), expected.digest)
     target.write(data)
+    return own_digest(EMPTY if expected.digest else data)
 
 
 def _compare_digests(where: str, found: str, expected: str) -> None:

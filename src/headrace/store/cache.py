@@ -270,8 +270,8 @@ class CachedDataset(_Through):
                 expected = expected._replace(stored=stored)
             folder = self._copies.folder
             entry = folder.entry(self.fingerprint, path)
-            stamp_ns = folder.stamp_ns(entry, expected)
-            found = self._known[path] = Wanted(self.store, path, expected, entry, self.fingerprint, stamp_ns)
+            stamp_s = folder.stamp_s(entry, expected)
+            found = self._known[path] = Wanted(self.store, path, expected, entry, self.fingerprint, stamp_s)
         return found
 
     def _fetched(self, wanted: Wanted) -> memoryview:

@@ -11,10 +11,10 @@
 `<tag>` is a digest of the rest of the name, so that no file that somebody puts there is taken for one of ours. Nothing
 else in DIR is looked at.
 
-A checked file bears a stamp, its modification time: seconds made from its name, its size and, where it can be checked
-again, the boot during which it was checked. Whatever changes the file afterwards changes that time. So a reader knows
-by one fstat that nobody touched the file since it was checked, and after a restart of the machine, when bytes may be
-lost that were never on the disk, the digest is computed again.
+A checked file bears a stamp, its modification time: a second made from its name, its size and the boot of the machine
+during which it was checked. Whatever changes the file afterwards changes that time. So a reader knows by one fstat that
+nobody touched the file since it was checked. After a restart, when bytes may be lost that were never on the disk, it is
+checked again: by the dataset's digest or, where there is none, by one of ours, of which the nanoseconds keep 30 bits.
 """
 
 import contextlib
@@ -112,11 +112,11 @@ class CacheFolder:
         name = f"{dataset}/{part_of(tag)}/{stem}.{tag}"
         return Entry(name, tag, os.path.join(self.root, "files", name))
 
-    def stamp_ns(self, entry: Entry, expected: DatasetFile) -> int:
-        """The time that the entry's file bears once it was checked in this boot of the machine."""
-        identity = parsed_identity(process_identity()) if expected.digest else None
+    def stamp_s(self, entry: Entry, expected: DatasetFile) -> int:
+        """The second that the entry's file bears as its time once it was checked in this boot of the machine."""
+        identity = parsed_identity(process_identity())
         text = f"{entry.name}\0{expected.size_bytes}\0{identity.boot if identity else ''}"
-        return (_STAMPS_FROM_S + int(_digest(text, 8), 16) % _STAMPS) * 1_000_000_000
+        return _STAMPS_FROM_S + int(_digest(text, 8), 16) % _STAMPS
 
     def stamp(self, descriptor: int, stamp_ns: int | None) -> None:
         """Mark the open file as used now and, with a stamp, as checked."""

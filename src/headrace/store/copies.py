@@ -6,14 +6,17 @@ import weakref
 from enum import Enum
 from typing import NamedTuple
 
+import xxhash
+
 from headrace.store.cache_files import CacheFolder, Entry
 from headrace.store.eviction import pin_name
 from headrace.store.maps import map_file, mapping_of
 from headrace.store.store import DatasetFile, Store
 
-__all__ = ["EMPTY", "Copies", "Passing", "Wanted", "digest_of", "paused"]
+__all__ = ["EMPTY", "Copies", "Passing", "Wanted", "digest_of", "kept_digest", "own_digest", "paused"]
 
 EMPTY = memoryview(b"")
+_SECOND_NS = 1_000_000_000
 _PIN_TRIES, _PIN_WAIT_S = 200, 0.001
 
 
@@ -25,7 +28,7 @@ class Wanted(NamedTuple):
     expected: DatasetFile
     entry: Entry
     fingerprint: str  # of the dataset
-    stamp_ns: int  # the time that a checked copy bears
+    stamp_s: int  # the second that a checked copy bears as its time
 
     def where(self, path: str = "") -> str:
         """The file's full name, or that of another one of its store, for messages."""
@@ -38,7 +41,7 @@ class State(Enum):
 
     WHOLE = "it is as it was when it was checked"
     UNSURE = "its size is right, and its content has to be checked"
-    DAMAGED = "its size is wrong, or it was changed since it was checked"
+    DAMAGED = "its size is wrong"
 
 
 class Copies:
@@ -102,11 +105,10 @@ class Copies:
     def _state(self, wanted: Wanted, status: os.stat_result) -> State:
         if status.st_size != wanted.expected.size_bytes:
             return State.DAMAGED
-        if status.st_mtime_ns == wanted.stamp_ns:
+        is_checked = status.st_mtime_ns // _SECOND_NS == wanted.stamp_s
+        if is_checked or not self.verify:
             return State.WHOLE
-        if not wanted.expected.digest:
-            return State.DAMAGED if self.verify else State.WHOLE
-        is_trusted = not self.verify or self._trusted.get(wanted.entry.name) == (status.st_ino, status.st_mtime_ns)
+        is_trusted = self._trusted.get(wanted.entry.name) == (status.st_ino, status.st_mtime_ns)
         return State.WHOLE if is_trusted else State.UNSURE
 
     def _checked(self, wanted: Wanted, descriptor: int) -> memoryview | None:
@@ -119,14 +121,20 @@ class Copies:
         view = map_file(descriptor, size) if size else EMPTY
         if state is State.WHOLE:
             self.folder.touch(descriptor, status)
-        elif digest_of(wanted.expected, view) != wanted.expected.digest:
+        elif not self._is_intact(wanted.expected, view, status.st_mtime_ns):
             return None
         else:
             try:
-                self.folder.stamp(descriptor, wanted.stamp_ns)
+                self.folder.stamp(descriptor, wanted.stamp_s * _SECOND_NS + status.st_mtime_ns % _SECOND_NS)
             except OSError:  # it is another user's, or the directory is read-only
                 self._trusted[wanted.entry.name] = (status.st_ino, status.st_mtime_ns)
         return view
+
+    def _is_intact(self, expected: DatasetFile, view: memoryview, modified_ns: int) -> bool:
+        """Whether the digest is as told or, where none is, as the file's time has kept it."""
+        if expected.digest:
+            return digest_of(expected, view) == expected.digest
+        return kept_digest(own_digest(view)) == modified_ns % _SECOND_NS
 
 
 class Passing:
@@ -164,6 +172,16 @@ def digest_of(expected: DatasetFile, data: memoryview) -> str:
     digest = expected.new_digest()
     digest.update(data)
     return digest.hexdigest()
+
+
+def own_digest(data: memoryview = EMPTY) -> xxhash.xxh3_64:
+    """A digest of data, to go on with, for files of which the dataset tells none."""
+    return xxhash.xxh3_64(data)
+
+
+def kept_digest(digest: xxhash.xxh3_64) -> int:
+    """What a time's nanoseconds can keep of it: 30 bits, enough for bytes that a power cut lost."""
+    return digest.intdigest() % _SECOND_NS
 
 
 def paused(seconds: float) -> None:

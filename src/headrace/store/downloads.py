@@ -116,8 +116,8 @@ class Downloads:
         size = wanted.expected.size_bytes
         with contextlib.closing(Temporary(self.folder, wanted.entry)) as temporary:
             if self._has_room(temporary, size):
-                checked = fill(wanted, Target(temporary.descriptor), verify=self.copies.verify)
-                return self._published(wanted, temporary, checked=checked), True
+                stamp_ns = fill(wanted, Target(temporary.descriptor), verify=self.copies.verify)
+                return self._published(wanted, temporary, stamp_ns), True
             if not may_pass:
                 raise NoRoomError
             temporary.pass_by()
@@ -134,11 +134,9 @@ class Downloads:
                 self._passing.end()
             return view, False
 
-    def _published(self, wanted: Wanted, temporary: Temporary, *, checked: bool) -> memoryview:
+    def _published(self, wanted: Wanted, temporary: Temporary, stamp_ns: int | None) -> memoryview:
         view = _map(temporary, wanted.expected.size_bytes)
-        if not wanted.expected.digest:  # after a power cut nobody could tell whether it is whole
-            os.fsync(temporary.descriptor)
-        self.folder.stamp(temporary.descriptor, wanted.stamp_ns if checked else None)
+        self.folder.stamp(temporary.descriptor, None if stamp_ns is None else wanted.stamp_s * 10**9 + stamp_ns)
         self.folder.label(wanted.fingerprint, wanted.store.location)
         pinned = self.copies.pin(wanted.entry)
         try:

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 
 import numpy as np
 import pytest
@@ -87,6 +88,12 @@ def test_a_dataset_s_sizes_and_steps_are_told(books):
         "epoch 0: 60 samples, 7 steps of 8 (4 for each of 2 ranks); 4 are left over and dropped",
     ]
     assert told(books, "--global-batch-size", 8, "--no-drop-last")[1].endswith("8 steps of 8; the last step is short")
+
+
+def test_a_dataset_at_a_url_is_planned_as_where_it_was_copied_from(books, http_folder, http_url):
+    shutil.copytree(books, http_folder / "books")
+    options = ("--global-batch-size", 8, "--step", 3)
+    assert told(f"{http_url}/books/", *options) == told(books, *options)
 
 
 @pytest.mark.parametrize("epoch", [0, 2])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headrace.cli.terminal import local_path, say
+from headrace.cli.terminal import place, say
 
 if TYPE_CHECKING:
     from headrace.views import Origins, Plan
@@ -31,7 +31,10 @@ class ShuffleName(StrEnum):
 
 def plan(  # noqa: PLR0913 -- each is an option of the command
     directories: Annotated[
-        list[str], typer.Argument(metavar="DIR...", help="Datasets; several are a mixture, named by their folders.")
+        list[str],
+        typer.Argument(
+            metavar="DIR...", help="Datasets, by directory or URL; several are a mixture, named by their folders."
+        ),
     ],
     global_batch_size: Annotated[
         int, typer.Option(metavar="ROWS", min=1, help="Rows a step, for all ranks together.")
@@ -107,18 +110,20 @@ def plan(  # noqa: PLR0913 -- each is an option of the command
         typer.echo(printable(line))  # names of folders, and what stands in indexes
 
 
-def _named(directories: Sequence[str]) -> dict[str, Path]:
-    """Each directory under its folder's name, or as it was given where two are called alike."""
-    paths = [local_path(directory) for directory in directories]
-    names = [path.resolve().name for path in paths]
+def _named(directories: Sequence[str]) -> dict[str, str | Path]:
+    """Each directory or URL under its folder's name, or as it was given where two are called alike."""
+    places = [place(directory) for directory in directories]
+    names = [
+        found.resolve().name if isinstance(found, Path) else found.rstrip("/").rpartition("/")[2] for found in places
+    ]
     if len(set(names)) < len(names):
         names = list(directories)
     if len(set(names)) < len(names):
         raise typer.BadParameter("a directory is named twice", param_hint="DIR")
-    return dict(zip(names, paths, strict=True))
+    return dict(zip(names, places, strict=True))
 
 
-def _opened(directory: Path, sequence_length: int | None) -> Any:
+def _opened(directory: str | Path, sequence_length: int | None) -> Any:
     """The dataset there, as a loader reads it: windows of a stream, documents or samples."""
     from headrace.datasets import DocumentStorage
     from headrace.errors import InputError

@@ -240,6 +240,7 @@ def test_a_server_that_ignores_ranges_is_named(web, http_server):
         Status(500),
         Status(429, {"Retry-After": "0"}),
         Status(408),
+        Status(522),
         Reset(),
         Reset(5000),
         Cut(5000),
@@ -263,10 +264,18 @@ def test_failures_that_may_pass_are_tried_again(web, http_url, http_server, acti
         assert 2 <= http_server.count("GET") <= 3
 
 
-@pytest.mark.parametrize("status", [401, 403, 404])
+@pytest.mark.parametrize("name", ["redirects/one", "kind: Redirect", "NotPartial", "BadScheme"])
+def test_a_name_is_not_taken_for_what_became_of_the_request(web, http_server, http_folder, name):
+    (http_folder / name).parent.mkdir(exist_ok=True)
+    (http_folder / name).write_bytes(DATA)
+    http_server.rules.append(Rule(Reset(), times=1))
+    assert web.get(name) == DATA
+
+
+@pytest.mark.parametrize("status", [401, 403, 404, 410])
 def test_refusals_are_raised_at_once_with_the_url_and_a_hint(web, http_server, status):
     http_server.rules.append(Rule(Status(status)))
-    kind = NotFoundError if status == 404 else AccessDeniedError
+    kind = NotFoundError if status in (404, 410) else AccessDeniedError
     for read in (
         web.head,
         web.get,
@@ -384,7 +393,9 @@ def test_an_s3_object_is_read_and_signed(bucket, http_server):
         (404, "NoSuchKey", NotFoundError),
         (400, "RequestTimeout", TemporaryStoreError),
         (503, "SlowDown", TemporaryStoreError),
+        (400, "ExpiredToken", AccessDeniedError),
         (409, "ConditionalRequestConflict", TemporaryStoreError),
+        (409, "ContainerBeingDeleted", TemporaryStoreError),
     ],
 )
 def test_what_s3_says_is_passed_on_by_its_meaning(bucket, http_server, status, code, kind):

@@ -21,12 +21,14 @@ __all__ = ["ObjectFault", "PastEndError", "settings_error", "store_error"]
 _STATUS = re.compile(r"status code: (\d{3}) ?([^:\n]*)")
 _CODE = re.compile(r"<Code>([^<]{1,100})</Code>")
 _MESSAGE = re.compile(r"<Message>([^<\n]{1,300})")
-_TEMPORARY = (408, 425, 429, 500, 502, 503, 504, 509, 598, 599)
-_CONFLICTS = ("ConditionalRequestConflict", "OperationAborted")  # S3: another write is under way; ask again
+_TEMPORARY = (408, 425, 429, 500, 502, 503, 504, 509, 598, 599, *range(520, 528), 530)  # 52x and 530: Cloudflare's
+_URL = re.compile(r"[A-Za-z]+://\S+")
+# Another write (S3), or the deletion of the container (Azure), is under way; ask again.
+_CONFLICTS = ("ConditionalRequestConflict", "OperationAborted", "ContainerBeingDeleted")
 _SLOW_DOWN = ("SlowDown", "RequestTimeout", "InternalError", "ServerBusy", "OperationTimedOut", "RequestLimitExceeded")
 _EXPIRED = re.compile("expired|TokenRefreshRequired|RequestTimeTooSkewed|InvalidAuthenticationToken", re.IGNORECASE)
 _PROVIDER = re.compile(r"credential provider: ([^\n]{1,300})")
-_NO_CREDENTIALS = ("169.254.169.254", "MissingCredential", "Missing credential", "no credentials")
+_NO_CREDENTIALS = ("//169.254.169.254", "MissingCredential", "Missing credential", "no credentials")
 _CONNECTION = (
     ("TimedOut", "no bytes came within the time-out (request_timeout_s, connect_timeout_s)"),
     ("kind: Timeout", "no bytes came within the time-out (request_timeout_s, connect_timeout_s)"),
@@ -59,6 +61,7 @@ class ObjectFault:
     def __init__(self, error: BaseException) -> None:
         self.kind = type(error).__name__
         self.text = str(error)
+        self.words = _URL.sub("...", self.text)  # an object's name must not be taken for what is said of it
         status = _STATUS.search(self.text)
         code, message = _CODE.search(self.text), _MESSAGE.search(self.text)
         self.status = int(status[1]) if status else 0
@@ -80,7 +83,7 @@ class ObjectFault:
 
     def connection(self) -> str:
         """What became of the connection; "" where the server answered in full."""
-        return next((words for mark, words in _CONNECTION if mark in self.text), "")
+        return next((words for mark, words in _CONNECTION if mark in self.words), "")
 
 
 def store_error(fault: ObjectFault, where: str, kind: str, *, renewed: bool = False) -> StoreError:
@@ -93,13 +96,14 @@ def store_error(fault: ObjectFault, where: str, kind: str, *, renewed: bool = Fa
         return TemporaryStoreError(f"{where}: {said}; the credentials may have expired and were asked for again")
     if fault.code in _CONFLICTS or fault.code in _SLOW_DOWN or fault.status in _TEMPORARY:
         return TemporaryStoreError(f"{where}: {said}")
-    if fault.status == 404 or fault.kind == "FileNotFoundError":
+    if fault.status in (404, 410) or fault.kind == "FileNotFoundError":
         if fault.code in ("NoSuchBucket", "ContainerNotFound"):
             return NotFoundError(f"{where}: {said}; check the spelling, and endpoint=")
         return NotFoundError(f"{where}: no such object; check the spelling of the URL")
     if provider := _PROVIDER.search(fault.text):
         return StoreError(f"{where}: the credential provider failed: {provider[1]}")
-    if fault.status in (401, 403) or any(mark in fault.text for mark in _NO_CREDENTIALS):
+    refused = fault.status in (401, 403) or (fault.status == 400 and bool(_EXPIRED.search(fault.code)))
+    if refused or any(mark in fault.text for mark in _NO_CREDENTIALS):
         found = said if fault.status and "169.254" not in fault.text else "no credentials were found"
         return AccessDeniedError(f"{where}: access denied: {found}; {_ADVICE[kind]}")
     if fault.kind == "AlreadyExistsError":
@@ -108,11 +112,11 @@ def store_error(fault: ObjectFault, where: str, kind: str, *, renewed: bool = Fa
         return ObjectChangedError(where)
     if fault.status == 416:
         return PastEndError(f"{where}: {said}")
-    if "redirect" in fault.text:
+    if "redirect" in fault.words:
         return StoreError(f"{where}: the server sends elsewhere: region= or endpoint= is probably wrong")
-    if "NotPartial" in fault.text or "Range request not supported" in fault.text:
+    if "NotPartial" in fault.words or "Range request not supported" in fault.words:
         return UnsupportedOperationError(where, "be read by ranges, which its server ignores", "read whole files")
-    if "BadScheme" in fault.text:
+    if "BadScheme" in fault.words:
         return StoreError(
             f"{where}: the endpoint is http://; pass allow_http=True (AWS_ALLOW_HTTP=true) if it is meant"
         )
@@ -129,4 +133,4 @@ def settings_error(fault: ObjectFault, location: str, kind: str) -> StoreError:
 
 def _first_line(text: str) -> str:
     """The beginning of an unknown error, without addresses."""
-    return re.sub(r"[A-Za-z]+://\S+", "...", text.partition("\n")[0])[:300]
+    return _URL.sub("...", text.partition("\n")[0])[:300]

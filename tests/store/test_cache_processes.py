@@ -79,7 +79,7 @@ def test_a_downloader_that_is_killed_leaves_its_place_at_once_although_its_child
         dataset = bind(remote, tmp_path / "cache")
         threading.Thread(target=dataset.view, args=(FIRST,)).start()
         wait_until(lambda: on_their_way(tmp_path / "cache"))
-        child = forked(lambda: os.read(gate, 1))
+        child = forked(lambda: (os.close(hold), os.read(gate, 1)))  # ends with the test, whatever comes
         (tmp_path / "child").write_text(str(child))
         threading.Event().wait(60)
 

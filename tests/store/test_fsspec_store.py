@@ -3,6 +3,7 @@
 import pickle
 import subprocess
 import sys
+from pathlib import Path
 
 import fsspec
 import numpy as np
@@ -52,11 +53,31 @@ def test_a_path_is_no_url():
         FsspecStore("/tmp/data")
 
 
+def test_a_url_that_went_through_pathlib_is_understood():
+    assert FsspecStore(str(Path("gs://bucket/prefix"))).location == "gs://bucket/prefix"
+    assert FsspecStore("file:///tmp/data").location == "file:///tmp/data"
+
+
+@pytest.mark.parametrize(
+    ("url", "options", "named"),
+    [
+        ("gs://bucket", {"anonymus": True}, "anonymus.*anonymous"),
+        ("gs://bucket", {"token": "anon", "headers": {}}, "headers"),
+        ("hf://datasets/owner/name", {"tokn": "secret"}, "tokn.*token"),
+    ],
+)
+def test_an_option_that_would_be_ignored_is_refused_by_name(url, options, named):
+    with pytest.raises(OptionError, match=named) as caught:
+        FsspecStore(url, **options).get("object")
+    assert "secret" not in str(caught.value)
+
+
 @pytest.mark.parametrize(
     ("url", "expected"),
     [
         ("gs://bucket/prefix/", "gs://bucket/prefix"),
         ("sftp://user:secret@host/path", "sftp://host/path"),
+        ("sftp://user:se@cret@host/path@here", "sftp://host/path@here"),
         ("sftp://user@host/path", "sftp://user@host/path"),
         ("webhdfs://host/path?token=secret", "webhdfs://host/path"),
         ("hf://datasets/owner/name@main/folder", "hf://datasets/owner/name@main/folder"),

@@ -50,6 +50,8 @@ def test_memory_is_new_and_flat_each_time():
         ("https://host/a%20b/", "http", "https://host", "a b", "https://host/a b"),
         ("http://host:81", "http", "http://host:81", "", "http://host:81"),
         (Path("https://host/a"), "http", "https://host", "a", "https://host/a"),
+        ("https://host/refs%2Fpr/a%20b/", "http", "https://host/refs%2Fpr/a%20b", "", "https://host/refs%2Fpr/a%20b"),
+        ("https://host/%FF/a", "http", "https://host/%FF/a", "", "https://host/%FF/a"),
         ("https://me:secret@host/a", "http", "https://me:secret@host", "a", "https://host/a"),
     ],
 )
@@ -85,6 +87,13 @@ def test_the_account_of_an_azure_url_is_understood():
         ("az://box", {"region": "x"}, "region"),
         ("https://host/a", {"region": "x"}, "region.*headers"),
         ("https://host/a?sig=do-not-show", {}, "url.*without"),
+        ("https://host/..%2Fa", {}, "url.*empty parts"),
+        ("https://me:do-not-show/@host/a", {}, "url.*port"),
+        ("s3://key:do-not-show@bucket/a", {}, "url.*@bucket/a.*BUCKET"),
+        ("s3://key:do-not-show/rest@bucket/a", {}, "url.*query|url.*BUCKET"),
+        ("s3://do-not-show@bucket.name/a", {}, "url.*BUCKET"),
+        ("az://box/a?sv=1&sig=do-not-show", {}, "url.*az://box/a.*credentials"),
+        ("s3://bucket", {"anonymous": "no"}, "anonymous.*True or False"),
     ],
 )
 def test_what_is_not_understood_is_refused_by_name(url, options, named):
@@ -102,6 +111,25 @@ def test_a_provider_must_be_callable():
 
     with pytest.raises(TypeError, match="plain function"):
         open_store("s3://bucket", credential_provider=provider)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"retry": 5},
+        {"retry": {"tries": 5}},
+        {"credentials": "do-not-show"},
+        {"credentials": {"access_key_id": "do-not-show", "secret_access_key": None}},
+        {"headers": {"Authorization": b"do-not-show"}},
+        {"region": 1},
+        {"endpoint": b"do-not-show"},
+    ],
+    ids=repr,
+)
+def test_options_of_another_type_are_refused_at_once_by_name(options):
+    with pytest.raises(TypeError, match=next(iter(options))) as caught:
+        open_store("s3://bucket", **options)
+    assert "do-not-show" not in str(caught.value)
 
 
 def test_the_policy_is_the_callers():

@@ -150,7 +150,10 @@ def test_a_create_whose_answer_was_lost_is_a_success_and_anothers_object_is_not(
     assert store.get("new") == b"mine"
     with pytest.raises(AlreadyExistsError):
         store.put_if_absent("new", b"yours")
-    del memory.put_if_absent
+    memory.get = memory.head = lambda path: MemoryStore.get(memory, "absent")
+    with pytest.raises(AlreadyExistsError):
+        store.put_if_absent("new", b"mine")  # gone before it could be looked at
+    del memory.put_if_absent, memory.get, memory.head
     with pytest.raises(AlreadyExistsError):
         store.put_if_absent("new", b"mine")  # nothing failed: equal bytes are another caller's
 

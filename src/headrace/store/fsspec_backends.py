@@ -1,5 +1,6 @@
 """What is known of fsspec's file systems: how they are opened, what their answers and errors mean."""
 
+import inspect
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -34,6 +35,8 @@ WRITABLE = {
 }
 GOOGLE = ("gs", "gcs")
 EXTRAS = {"gs": "gcs", "gcs": "gcs", "hf": "hf"}
+GOOGLE_OPTIONS = ("endpoint", "anonymous", "credentials", "allow_http", "request_timeout_s")
+ANY_SYSTEM = ("asynchronous", "batch_size", "listings_expiry_time", "loop", "max_paths")  # what fsspec takes for all
 STALL_S = 30.0
 
 # What holds the version of an object, best first: a name in what info() answers.
@@ -55,9 +58,9 @@ TIMES = ("mtime", "LastModified", "last_modified", "modified", "updated", "creat
 
 def checked_url(url: str) -> tuple[str, str]:
     """(scheme, url) of a URL that fsspec has a file system for; OptionError otherwise, ImportError without fsspec."""
-    match = re.match(r"([A-Za-z][A-Za-z0-9+.-]*)://", url)
+    match = re.match(r"([A-Za-z][A-Za-z0-9+.-]*):(//|/)", url)  # pathlib makes one "/" of two
     if match is None:
-        raise OptionError("url", url, "SCHEME://PLACE")
+        raise OptionError("url", shown(url), "SCHEME://PLACE")
     scheme = match[1].lower()
     try:
         from fsspec import available_protocols
@@ -68,12 +71,12 @@ def checked_url(url: str) -> tuple[str, str]:
         raise OptionError(
             "url", shown(url), "file, memory, s3, gs, az, http, https, hf or another scheme that fsspec knows"
         )
-    return scheme, scheme + url[match.end(1) :]
+    return scheme, f"{scheme}://{url[match.end() :]}"
 
 
 def shown(url: str) -> str:
     """The URL for messages: without a password, a query and "/" at the end."""
-    return re.sub(r"//[^/@]*:[^/@]*@", "//", url.partition("?")[0]).rstrip("/")
+    return re.sub(r"(?<=//)[^/]*:[^/]*@", "", url.partition("?")[0]).rstrip("/")
 
 
 def capabilities_of(scheme: str) -> Capabilities:
@@ -86,11 +89,15 @@ def opened(scheme: str, url: str, options: Mapping[str, Any]) -> tuple[Any, str]
     more = {"skip_instance_cache": True, "use_listings_cache": False}
     try:
         if scheme in GOOGLE:
-            kind, more = _google(), more | _google_options(options)
+            kind = _google()
+            _refuse_unknown(kind, scheme, options, GOOGLE_OPTIONS)
+            more |= _google_options(options)
             system, path = kind(**more), kind._strip_protocol(url)
         else:
-            from fsspec.core import url_to_fs
+            from fsspec.core import get_filesystem_class, url_to_fs
 
+            if scheme == "hf":  # the options of others may be any that go to yet another client
+                _refuse_unknown(get_filesystem_class(scheme), scheme, options, ())
             system, path = url_to_fs(url, **more, **options)
     except ImportError as error:
         extra = EXTRAS.get(scheme)
@@ -109,6 +116,16 @@ def _google() -> Any:
 
     tried_once = getattr(GCSFileSystem._request, "__wrapped__", GCSFileSystem._request)
     return type("GoogleFileSystem", (GCSFileSystem,), {"_request": tried_once})
+
+
+def _refuse_unknown(kind: Any, scheme: str, options: Mapping[str, Any], shared: tuple[str, ...]) -> None:
+    """OptionError for an option that this file system does not name: it would ignore it in silence."""
+    unnamed = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    own = [name for name, each in inspect.signature(kind.__init__).parameters.items() if each.kind not in unnamed]
+    known = (*shared, *own[1:], *ANY_SYSTEM)
+    for name in options:
+        if name not in known:
+            raise OptionError("options", name, f"one of those of {scheme}://: {', '.join(dict.fromkeys(known))}")
 
 
 def _google_options(options: Mapping[str, Any]) -> dict[str, Any]:

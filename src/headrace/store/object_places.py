@@ -40,6 +40,7 @@ _OPTIONS = {
 _ALWAYS = ("allow_http", "headers", "request_timeout_s", "connect_timeout_s")
 _URL = re.compile(r"https?://[!-~]+", re.IGNORECASE)
 _BUCKET = re.compile(r"[A-Za-z0-9$][A-Za-z0-9._-]*")
+_QUERY = re.compile(r"\?[^/=]+=")
 _ACCOUNT = re.compile(r"([^@/]+)@([^./]+)\.[^/]+")  # abfs://container@account.dfs.core.windows.net
 
 
@@ -152,29 +153,50 @@ def object_place(url: str, options: Mapping[str, Any]) -> ObjectPlace:
     rest = rest.lstrip("/")
     account = ""
     if kind == "http":
-        parts = urlsplit(f"{scheme}://{rest}")
-        if parts.query or parts.fragment or not _URL.fullmatch(f"http://{parts.netloc}"):
-            raise OptionError(
-                "url", f"{scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}", "a URL without ? and #"
-            )
-        bucket = f"{scheme}://{parts.netloc}"
-        prefix = unquote(parts.path).strip("/")
-        shown = f"{scheme}://{parts.netloc.rpartition('@')[2]}"
+        bucket, prefix, shown = _web_folder(f"{scheme}://{rest}")
     else:
         bucket, _, prefix = rest.partition("/")
         prefix = prefix.strip("/")
         shown = f"{scheme}://{bucket}"
-        if match := _ACCOUNT.fullmatch(bucket):
+        if kind == "azure" and (match := _ACCOUNT.fullmatch(bucket)):
             bucket, account = match[1], match[2]
         if not _BUCKET.fullmatch(bucket):
-            raise OptionError("url", url, f"{scheme}://BUCKET or {scheme}://BUCKET/FOLDER")
-    try:
-        checked_folder(prefix)
-    except PathOutsideRootError:
-        raise OptionError("url", f"{shown}/{prefix}", "a folder without empty parts, . and ..") from None
+            _, at, found = rest.rpartition("@")  # what stands before it may be a secret
+            found = f"{scheme}://{'...' * bool(at)}{at}{found}"
+            raise OptionError("url", found, f"{scheme}://BUCKET or {scheme}://BUCKET/FOLDER")
+        if query := _QUERY.search(prefix):  # a signature, perhaps
+            found = f"{shown}/{prefix[: query.start()]}?..."
+            raise OptionError("url", found, "a URL without a query; keys and signatures go into credentials=")
+    _check_folder(shown, prefix)
     if checked.allow_http is False and _is_plain(checked.endpoint or bucket):
         raise OptionError("allow_http", False, "True for what is reached over http://")
     return ObjectPlace(kind, bucket, prefix, f"{shown}/{prefix}".rstrip("/"), checked, account)
+
+
+def _check_folder(shown: str, folder: str) -> None:
+    try:
+        checked_folder(folder)
+    except PathOutsideRootError:
+        raise OptionError("url", f"{shown}/{folder}", "a folder without empty parts, . and ..") from None
+
+
+def _web_folder(url: str) -> tuple[str, str, str]:
+    """(what the client is made for, the folder below that, the host for messages) of a http(s) URL."""
+    parts = urlsplit(url)
+    host = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+    try:
+        _ = parts.port
+    except ValueError:  # "user:pass/word@host": what seems to be a port is a secret
+        raise OptionError(
+            "url", f"{parts.scheme}://...", "a port that is a number, and %2F for / in a password"
+        ) from None
+    if parts.query or parts.fragment or not _URL.fullmatch(f"http://{parts.netloc}"):
+        raise OptionError("url", f"{host}{parts.path}", "a URL without ? and #")
+    folder = unquote(parts.path).strip("/")
+    if "%2F" in parts.path.upper() or "\ufffd" in folder:  # no names of objects here, so it is sent as it is
+        _check_folder(host, folder)
+        return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}", "", f"{host}{parts.path.rstrip('/')}"
+    return f"{parts.scheme}://{parts.netloc}", folder, host
 
 
 def _is_plain(url: str) -> bool:
@@ -188,6 +210,14 @@ def _checked_options(kind: str, scheme: str, options: Mapping[str, Any]) -> Obje
         if name not in known:
             raise OptionError("options", name, f"one of those of {scheme}://: {', '.join(known)}")
     checked = ObjectOptions(**options)
+    for name in ("anonymous", "requester_pays", "allow_http"):
+        if not isinstance(value := getattr(checked, name), bool) and (value is not None or name != "allow_http"):
+            raise OptionError(name, value, "True or False")
+    for name in ("endpoint", "region"):
+        if not isinstance(value := getattr(checked, name), str | None):
+            raise TypeError(f"{name} must be text, not {type(value).__name__}")
+    for name in ("credentials", "headers"):
+        _check_texts(name, getattr(checked, name))
     keys = _CREDENTIALS.get(kind, ())
     for name in checked.credentials or {}:
         if name not in keys:
@@ -207,3 +237,14 @@ def _checked_options(kind: str, scheme: str, options: Mapping[str, Any]) -> Obje
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0.001 <= value < 1e7:
             raise OptionError(name, value, "a number of seconds, at least 0.001")
     return checked
+
+
+def _check_texts(name: str, value: object) -> None:
+    """TypeError, without any value, where this is no mapping of texts."""
+    if value is None:
+        return
+    if not isinstance(value, Mapping):
+        raise TypeError(f"{name} must be a mapping of names to text, not {type(value).__name__}")
+    for key, text in value.items():
+        if not isinstance(key, str) or not isinstance(text, str):
+            raise TypeError(f"{name}[{key!r}] must be text, not {type(text).__name__}")

@@ -11,6 +11,7 @@ import hashlib
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, runtime_checkable
@@ -18,7 +19,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.errors import AlreadyExistsError, OptionError, TemporaryStoreError
+from headrace.errors import AlreadyExistsError, NotFoundError, OptionError, TemporaryStoreError
 from headrace.store.identity import process_identity
 from headrace.store.store import PIECE_BYTES, Buffer, ByteWriter, DatasetFile, FileInfo, Store, byte_view
 
@@ -85,6 +86,8 @@ class RetryingStore(Store):
     """
 
     def __init__(self, store: Store, policy: RetryPolicy | None = None) -> None:
+        if not isinstance(policy, RetryPolicy | None):
+            raise TypeError(f"retry must be a RetryPolicy, not {type(policy).__name__}: RetryPolicy(tries=...)")
         self.store = store
         self.policy = policy or RetryPolicy()
         self.capabilities = store.capabilities
@@ -147,7 +150,7 @@ class RetryingStore(Store):
                 tries.wait_after(error)
             except AlreadyExistsError:
                 # A try that seemed to fail may have stored it after all: equal bytes are this caller's own.
-                if tries.failed and self.get(path) == byte_view(data):
+                if tries.failed and self._holds(path, data):
                     return
                 raise
             else:
@@ -197,6 +200,11 @@ class RetryingStore(Store):
 
     def close(self) -> None:
         self.store.close()
+
+    def _holds(self, path: str, data: Buffer) -> bool:
+        with suppress(NotFoundError):  # somebody took it away meanwhile
+            return self.get(path) == byte_view(data)
+        return False
 
     def _named(self, path: str) -> str:
         return f"{self.location.rstrip('/')}/{path}"

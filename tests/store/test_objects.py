@@ -411,6 +411,29 @@ def test_another_region_is_guessed_from_a_redirect_to_nowhere(bucket, http_serve
         bucket.get("object")
 
 
+def listing(*entries: tuple[str, int]) -> bytes:
+    dated = "<LastModified>2026-01-01T00:00:00.000Z</LastModified>"
+    contents = (
+        f"<Contents><Key>{key}</Key>{dated}<ETag>e</ETag><Size>{size}</Size></Contents>" for key, size in entries
+    )
+    return f"<ListBucketResult><IsTruncated>false</IsTruncated>{''.join(contents)}</ListBucketResult>".encode()
+
+
+def test_the_empty_objects_that_stand_for_folders_are_not_listed(bucket, http_server, http_folder):
+    data = http_folder / "bucket" / "data"
+    (data / "sub").mkdir()
+    (data / "empty").touch()
+    below = [("data/", 0), ("data/empty", 0), ("data/object", 9), ("data/sub/", 0), ("data/sub/x", 1), ("data/both", 5)]
+    page = listing(*below, ("data/both/", 0))
+    (data / "both").write_bytes(b"12345")
+    http_server.rules.append(Rule(Status(200, body=page), query="list-type*prefix=data%2F*"))
+    listed = [(info.path, info.size_bytes) for info in bucket.list()]
+    assert listed == [("both", 5), ("empty", 0), ("object", 9), ("sub/x", 1)]
+    assert http_server.count("HEAD") == 3  # for what is empty
+    http_server.rules[:] = [Rule(Status(200, body=listing(("data/sub/", 0), ("data/sub/x", 1))), query="*delimiter*")]
+    assert [info.path for info in bucket.list("sub", recursive=False)] == ["sub/x"]
+
+
 @pytest.mark.parametrize("status", [409, 412])
 def test_an_object_that_is_there_already_is_not_replaced(bucket, http_server, status):
     http_server.rules.append(Rule(Status(status, body=error_page("PreconditionFailed")), method="PUT"))

@@ -8,7 +8,7 @@ around it decides what then. `object_places.py` holds URLs and options, `object_
 """
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -214,7 +214,8 @@ class ObjectStore(Store):
 
     def list(self, folder: str = "", *, recursive: bool = True) -> list[FileInfo]:
         listed = self._listed(folder, recursive=recursive)
-        return sorted(self._info(meta, self.place.path(meta["path"])) for meta in listed["objects"])
+        found = [self._info(meta, self.place.path(meta["path"])) for meta in listed["objects"]]
+        return sorted(self._without_markers(found, checked_folder(folder), recursive=recursive))
 
     def close(self) -> None:
         self._requests.close()
@@ -281,6 +282,22 @@ class ObjectStore(Store):
                 view = memoryview(chunk).toreadonly()
                 for begin in range(0, len(view), piece_bytes):
                     yield view[begin : begin + piece_bytes]
+
+    def _without_markers(self, found: Sequence[FileInfo], folder: str, *, recursive: bool) -> Iterable[FileInfo]:
+        """What is listed but for the empty objects "folder/" that some programs make; obstore drops their "/"."""
+        found = [each for each in found if each.path != folder]
+        # Below a folder that is not gone into, none are listed.
+        empty = [each.path for each in found if recursive and not each.size_bytes]
+        there = answered(empty, self._is_there, {}, at_once=_REQUESTS_AT_ONCE)
+        absent = {path for path, is_there in zip(empty, there, strict=True) if not is_there}
+        # Where an object has the name of a folder with such an object, both are listed by it: it is the larger.
+        return {each.path: each for each in sorted(found) if each.path not in absent}.values()
+
+    def _is_there(self, path: str) -> bool:
+        try:
+            return bool(self.head(path))
+        except NotFoundError:
+            return False
 
     def _listed(self, folder: str, *, recursive: bool) -> Any:
         if not self.capabilities.listing:

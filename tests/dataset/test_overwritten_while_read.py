@@ -8,10 +8,11 @@ import pytest
 
 from dataset.scenes import U2
 from headrace import SampleDataset, StreamDataset, StreamStorage
-from headrace.datasets import DocumentDataset, DocumentStorage, MDSWriter
+from headrace.datasets import DocumentDataset, DocumentStorage, MDSWriter, StreamWithMetaStorage
 from headrace.errors import CorruptShardError, DatasetChangedError, NoDatasetError, UnfinishedDatasetError
+from headrace.formats.annotated import SpanNumpyFormat
 from headrace.formats.documents import DocumentBytesFormat
-from headrace.store import MemoryStore
+from headrace.store import LocalStore, MemoryStore
 from headrace.store.cache import CachedStore
 
 SHARDS, SECONDS = 6, 1.5
@@ -97,3 +98,43 @@ def test_what_is_read_is_all_of_one_version_or_an_error(kind, how, tmp_path):
         is_over.set()
         writer.join()
     assert whole > 0
+
+
+PARTS = ["in_band.bin", "out_of_band.bin", "out_of_band.index"]
+SPANS = SpanNumpyFormat([("tokens", "<u2")])
+
+
+def foreign_annotated(salt):
+    storage = StreamWithMetaStorage(MemoryStore(), SPANS)
+    with storage.sync_writer() as writer:
+        for number in range(salt, salt + 6):
+            spans = {"span_lengths": [4], "payloads": [bytes([number]) * 3], "tokens": np.full(4, number)}
+            writer.append((number - salt) // 3, spans)
+    return {info.path: storage.store.get(info.path) for info in storage.store.list(recursive=False)}
+
+
+def annotated(place):
+    return StreamDataset(StreamWithMetaStorage(place, SPANS), 4)
+
+
+@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("how", ["by ranges", "through a cache", "mapped", "by position"])
+def test_any_file_of_a_foreign_shard_that_is_overwritten_is_noticed(how, part, tmp_path):
+    is_local = how in ("mapped", "by position")
+    live = LocalStore(tmp_path / "data", mapped=how == "mapped") if is_local else MemoryStore(flat=True)
+    old, new = foreign_annotated(1), foreign_annotated(101)
+    for name, data in old.items():
+        live.put(name, data)
+    place = CachedStore(live, tmp_path / "cache") if how == "through a cache" else live
+    with annotated(place) as dataset:
+        for shard in (0, 1):
+            live.put(f"{shard:07d}.{part}", new[f"{shard:07d}.{part}"])
+        for number in range(len(dataset)):
+            try:
+                found = dataset[number]
+            except DatasetChangedError:
+                continue
+            assert found["payloads"][0][0] == found["tokens"][0] < 100
+    with annotated(place) as dataset:  # what a cache holds of it by now
+        assert dataset[1]["tokens"][0] == (102 if part == "in_band.bin" else 2)
+        assert dataset[1]["payloads"][0][0] == (102 if part == "out_of_band.bin" else 2)

@@ -7,6 +7,7 @@ from dataset.remote_reading_scenes import (
     KINDS,
     SHARDS,
     all_of,
+    annotated,
     copy_into,
     documents,
     flat,
@@ -14,12 +15,15 @@ from dataset.remote_reading_scenes import (
     sample,
     samples,
     streams,
+    written_annotated,
     written_documents,
     written_samples,
     written_stream,
 )
 from headrace.datasets.payloads import DATA
+from headrace.datasets.round_trips import AT_ONCE, at_once
 from headrace.errors import CorruptShardError, DatasetChangedError, NoDatasetError, OptionError
+from headrace.formats.annotated import SpanNumpyFormat
 from headrace.store import MemoryStore
 from headrace.testing import FaultStore
 
@@ -252,3 +256,24 @@ def test_many_requests_wait_at_the_same_time():
         begin = monotonic()
         dataset.__getitems__(np.arange(len(dataset)))
         assert monotonic() - begin < 0.45  # 10 requests, of which those for a shard follow one another
+
+
+@pytest.mark.timeout(30)
+def test_requests_that_make_requests_do_not_wait_for_one_another():
+    many = list(range(2 * AT_ONCE))
+    assert at_once(lambda first: sum(at_once(lambda second: first * second, many)), many)[3] == 3 * sum(many)
+
+
+def test_a_foreign_directory_opens_with_its_shards_looked_at_at_the_same_time():
+    from time import monotonic
+
+    from headrace.testing import Delay, Rule
+
+    store = flat(written_annotated(publish=False))
+    for info in store.store.list(".headrace"):
+        store.store.delete(info.path)
+    store.rules.append(Rule(Delay(0.1), path="*.bin"))
+    begin = monotonic()
+    with annotated(store, storage_format=SpanNumpyFormat([("tokens", "<u2")])) as opened:
+        assert len(opened) > 0
+    assert monotonic() - begin < 0.1 * 2 * SHARDS  # one by one it is at least 3 requests a shard

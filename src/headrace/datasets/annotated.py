@@ -305,16 +305,17 @@ class _OpenAnnotated:
 
     def _check_last_payloads(self, where: str) -> None:
         """CorruptShardError where a shard's last element does not point at its last payload: its writer was killed."""
-        files = self._views.files
-        for shard, count in enumerate(self._payloads.counts.tolist()):
-            size = int(files.sizes_bytes[shard])
-            last = -1
-            if size:
-                raw = files.ranges(shard, np.array([size - self._dtype.itemsize]), np.array([4]))[0]
-                last = int(np.frombuffer(raw, "<i4")[0])
-            if last != count - 1:
-                problem = f"{files.names[shard]} ends with payload {last}, but there are {count}: it was cut"
-                raise CorruptShardError(where, shard, problem)
+        files, itemsize = self._views.files, self._dtype.itemsize
+        filled = np.flatnonzero(self.lengths).tolist()
+        places = [np.array([int(files.sizes_bytes[shard]) - itemsize]) for shard in filled]
+        ends = files.ranges_of([(shard, place, np.array([4])) for shard, place in zip(filled, places, strict=True)])
+        last = np.full(len(self.lengths), -1)
+        last[filled] = [int(np.frombuffer(raw, "<i4")[0]) for (raw,) in ends]
+        if (cut := last != self._payloads.counts - 1).any():
+            shard = int(cut.argmax())
+            count = self._payloads.counts[shard]
+            problem = f"{files.names[shard]} ends with payload {last[shard]}, but there are {count}: it was cut"
+            raise CorruptShardError(where, shard, problem)
 
     def gather(self, stride: int, row_elements: int) -> RowGather:
         return RowGather(self._views, self.lengths, self._dtype.itemsize, stride=stride, row_elements=row_elements)

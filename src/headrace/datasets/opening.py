@@ -28,7 +28,8 @@ class Opened(NamedTuple):
     manifest: Manifest  # made up where there is none; then without fingerprint, and lengths may be UNKNOWN_LENGTH
     published: bool
     by_headrace: bool  # schema and digests are known
-    evidence: tuple[FileInfo, ...]  # the manifest, or one file a shard; another version means the data was replaced
+    # The manifest, or of each shard its receipt or its files; another version means that the data was replaced.
+    evidence: tuple[tuple[FileInfo, ...], ...]
     content: str  # names what is in the files: the fingerprint, or a digest of their versions where nothing is recorded
 
     def source(self, store: Store, access: Access) -> Source:
@@ -63,7 +64,7 @@ def open_directory(
     if (found := read_whole(store, MANIFEST)) is not None:
         manifest = Manifest.from_json(found[0], f"{ledger.where}/{MANIFEST}")
         ledger.check_kind(manifest.kind)
-        return Opened(manifest, published=True, by_headrace=True, evidence=(found[1],), content=manifest.fingerprint)
+        return Opened(manifest, published=True, by_headrace=True, evidence=((found[1],),), content=manifest.fingerprint)
     if not store.capabilities.listing:
         problem = f"there is no {MANIFEST}, and files cannot be listed there, so only a published dataset opens"
         raise NoDatasetError(ledger.where, problem)
@@ -94,7 +95,7 @@ def _open_receipts(ledger: Ledger, *, check_sizes: bool) -> Opened:
         manifest,
         published=False,
         by_headrace=True,
-        evidence=tuple(info for _, (_, info) in sorted(found.items())),
+        evidence=tuple((info,) for _, (_, info) in sorted(found.items())),
         content=manifest.fingerprint,
     )
 
@@ -130,7 +131,7 @@ def _open_foreign(ledger: Ledger, suffixes: frozenset[str], optional: frozenset[
         manifest,
         published=False,
         by_headrace=False,
-        evidence=tuple(files[0] for files in ordered),
+        evidence=tuple(map(tuple, ordered)),
         content=f"versions:{xxhash.xxh3_128_hexdigest(repr(versions).encode())}",
     )
 

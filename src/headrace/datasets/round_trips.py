@@ -1,6 +1,7 @@
 """Requests to a remote store at the same time: what each of them costs is the waiting."""
 
 import os
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar, cast
@@ -13,15 +14,16 @@ FILES_AT_ONCE = 8  # of them such that fetch whole files, which take memory and 
 T = TypeVar("T")
 R = TypeVar("R")
 
+_own = threading.local()
 _pools: dict[int, ThreadPoolExecutor] = {}  # process id -> its own: after a fork the parent's threads are gone
 
 
 def at_once(function: Callable[[T], R], arguments: Sequence[T], most: int = AT_ONCE) -> list[R]:
     """function of each argument, in order, by up to `most` threads; the first error in that order is raised.
 
-    function must not call at_once() itself with more than one argument: it would wait for threads that wait for it.
+    Where function calls at_once() itself that goes on one by one: else threads might wait for threads that wait.
     """
-    if len(arguments) < 2:
+    if len(arguments) < 2 or getattr(_own, "is_of_pool", False):
         return [function(argument) for argument in arguments]
     if most >= AT_ONCE:
         return list(_pool().map(function, arguments))
@@ -39,5 +41,9 @@ def _pool() -> ThreadPoolExecutor:
     process = os.getpid()
     pool = _pools.get(process)
     if pool is None:  # of two threads that find none one gives way, and its pool has no thread yet
-        pool = _pools.setdefault(process, ThreadPoolExecutor(AT_ONCE, thread_name_prefix="headrace-reader"))
+        pool = _pools.setdefault(process, ThreadPoolExecutor(AT_ONCE, "headrace-reader", _mark))
     return pool
+
+
+def _mark() -> None:
+    _own.is_of_pool = True

@@ -4,7 +4,7 @@ files     a shard is mapped whole: a local file, or the copy that a cache keeps
 ranges    only the bytes that are asked for are read: one request a shard and batch
 
 What was replaced behind a reader's back is never served. Whoever replaces a dataset withdraws the evidence first (the
-manifest, or one file a shard), so what was read before the evidence was seen to stand is good:
+manifest, or of each shard its receipt or its files), so what was read before the evidence was seen to stand is good:
 
     a local map      map, then look at the evidence and at the file
     a cached copy    the store that keeps it has compared digests or, without any, looked at the evidence
@@ -54,9 +54,9 @@ class Source:
     """The files of one opened dataset. Safe to use from several threads and after forks.
 
     content names what is in the files, and is another text where anything else is in them; file says what each of them
-    must be, and of which shard it is, or raises KeyError. evidence is what the dataset rests on: one file, or one a
-    shard; by_time=True takes it for another one when it was written again with equal bytes. OptionError where
-    access="files" and the store keeps no files.
+    must be, and of which shard it is, or raises KeyError. evidence is what the dataset rests on: the same files for
+    all of it, or some a shard; by_time=True takes one for another when it was written again with equal bytes.
+    OptionError where access="files" and the store keeps no files.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Source:
         store: Store,
         content: str,
         file: Callable[[str], tuple[int, DatasetFile]],
-        evidence: Sequence[FileInfo],
+        evidence: Sequence[Sequence[FileInfo]],
         access: Access = "auto",
         *,
         by_time: bool = False,
@@ -103,7 +103,8 @@ class Source:
         """DatasetChangedError unless the evidence for these shards stands; to be asked after reading."""
         if not self._evidence:
             return
-        basis = {self._evidence[shard if len(self._evidence) > 1 else 0] for shard in shards}
+        groups = [self._evidence[shard if len(self._evidence) > 1 else 0] for shard in shards]
+        basis = dict.fromkeys(info for group in groups for info in group)
         for known, found in zip(basis, self.look_up([info.path for info in basis]), strict=True):
             if found is None or found.version != known.version:
                 raise self.changed(known.path)

@@ -90,7 +90,7 @@ class ShardFolder:
             folder.store,
             folder.content,
             self._files.__getitem__,
-            (folder.evidence,),
+            ((folder.evidence,),),
             access,
             by_time=not folder.has_digests and folder.store.capabilities.remote,
         )

@@ -192,7 +192,8 @@ class CachedDataset(_Through):
         self._known: dict[str, Wanted] = {}
         self._most_views = most_maps()
         # Threads that wait must not keep this object: when it goes, they end.
-        self.prefetcher = Prefetcher(_Fetch(weakref.ref(self)))
+        ahead = _Ahead(weakref.ref(self))
+        self.prefetcher = Prefetcher(ahead.at_hand, ahead.fetched)
         weakref.finalize(self, self.prefetcher.stop)
 
     def __repr__(self) -> str:
@@ -239,13 +240,6 @@ class CachedDataset(_Through):
     def prefetch(self, paths: Sequence[str], budget_bytes: int) -> None:
         found = [self._wanted(path) for path in paths]
         self.prefetcher.expect({w.path: w.expected.size_bytes for w in found if w is not None}, budget_bytes)
-
-    def fetch_ahead(self, path: str) -> memoryview:
-        """The file, if it can be kept; else NoRoomError."""
-        wanted = self._known[path]
-        with files.named(wanted.entry.full_path, "map"):
-            view = self._copies.mapped(wanted)
-        return self._downloads.fetched(wanted, may_pass=False)[0] if view is None else view
 
     @property
     def max_views(self) -> int:
@@ -299,17 +293,21 @@ class CachedDataset(_Through):
         return [view[start : start + length] for start, length in ranges]
 
 
-class _Fetch:
-    """How a prefetcher gets a file, as long as the dataset is in use."""
+class _Ahead:
+    """How a prefetcher gets files, as long as the dataset is in use."""
 
     def __init__(self, dataset: "weakref.ref[CachedDataset]") -> None:
         self._dataset = dataset
 
-    def __call__(self, path: str) -> memoryview:
+    def at_hand(self, path: str) -> memoryview | None:
+        dataset = self._dataset()
+        return None if dataset is None else dataset._copies.mapped(dataset._known[path])
+
+    def fetched(self, path: str) -> memoryview:
         dataset = self._dataset()
         if dataset is None:
             raise NoRoomError
-        return dataset.fetch_ahead(path)
+        return dataset._downloads.fetched(dataset._known[path], may_pass=False)[0]
 
 
 def _checkable(expected: DatasetFile) -> DatasetFile:

@@ -11,7 +11,9 @@ from headrace.store.downloads import NoRoomError
 __all__ = ["Prefetcher"]
 
 _THREADS = 4
+_FIRST_RETRY_S, _LONGEST_RETRY_S = 0.05, 1.0  # for room: who lets go of a map tells nobody
 
+AtHand = Callable[[str], memoryview | None]  # what is there already
 Fetch = Callable[[str], memoryview]  # NoRoomError where the file cannot be kept
 
 
@@ -23,8 +25,8 @@ class Prefetcher:
     list, with stop() and with the process. Safe with threads; a forked child has none of it.
     """
 
-    def __init__(self, fetch: Fetch) -> None:
-        self._fetch = fetch
+    def __init__(self, at_hand: AtHand, fetch: Fetch) -> None:
+        self._at_hand, self._fetch = at_hand, fetch
         self._reset()
 
     def _reset(self) -> None:
@@ -40,6 +42,7 @@ class Prefetcher:
         self._threads = 0
         self._changes = 0  # counts up whenever there may be more room
         self._full_at = -1  # the count at which there was none
+        self._retry_s = _FIRST_RETRY_S
         self._one_by_one = False  # since there was none once: what is needed later must not come first
 
     def expect(self, sizes_bytes: Mapping[str, int], budget_bytes: int) -> None:
@@ -98,6 +101,7 @@ class Prefetcher:
 
     def _there_may_be_room(self) -> None:
         self._changes += 1
+        self._retry_s = _FIRST_RETRY_S
         self._changed.notify_all()
 
     def _work(self) -> None:
@@ -131,20 +135,32 @@ class Prefetcher:
                 if path not in self._pending or size > self._budget_bytes:  # the latter would never fit
                     heapq.heappop(self._order)
                     self._pending.discard(path)
-                elif (
-                    self._full_at == self._changes
-                    or self._ahead_bytes + size > self._budget_bytes
-                    or (self._one_by_one and None in self._held.values())
+                elif self._full_at == self._changes:
+                    if not self._changed.wait(self._retry_s):
+                        self._full_at, self._retry_s = -1, min(2 * self._retry_s, _LONGEST_RETRY_S)
+                elif self._ahead_bytes + size > self._budget_bytes or (
+                    self._one_by_one and None in self._held.values()
                 ):
                     self._changed.wait()
                 else:
+                    # Held before anything later is fetched, so that it is not evicted for that.
+                    view = self._found(path)
+                    if path not in self._pending:  # all was called off, by the last user of the dataset
+                        continue
                     heapq.heappop(self._order)
                     self._pending.remove(path)
-                    self._held[path] = None
+                    self._held[path] = view
                     self._ahead_bytes += size
-                    return path
+                    if view is None:
+                        return path
             self._threads -= 1
             return None
+
+    def _found(self, path: str) -> memoryview | None:
+        try:
+            return self._at_hand(path)
+        except (HeadraceError, OSError):
+            return None  # fetching it will tell
 
     def _make_room(self, path: str) -> None:
         """Wait for room for this file: what is needed after it gives way, and what is needed before it will be used."""

@@ -315,6 +315,14 @@ def test_a_slow_body_is_no_stall(http_url, http_folder, http_server):
     assert ObjectStore(http_url, request_timeout_s=0.6).get("object") == DATA
 
 
+def test_a_server_may_be_silent_for_longer_while_much_is_sent(http_url, http_server):
+    store = ObjectStore("s3://bucket", endpoint=http_url, region="us-east-1", anonymous=True, request_timeout_s=0.5)
+    http_server.rules += [Rule(Delay(1.0)), Rule(Status(200, {"ETag": '"e"'}))]
+    store.put("object", bytes(2 << 20))
+    with pytest.raises(TemporaryStoreError, match="time-out"):
+        store.put("object", bytes(1 << 20))
+
+
 def test_nobody_listening_is_temporary_and_says_so():
     with pytest.raises(TemporaryStoreError, match=r"http://127\.0\.0\.1:9/object: no connection"):
         ObjectStore("http://127.0.0.1:9").get("object")

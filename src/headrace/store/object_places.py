@@ -38,6 +38,7 @@ _OPTIONS = {
     "http": (),
 }
 _ALWAYS = ("allow_http", "headers", "request_timeout_s", "connect_timeout_s")
+_SENDING_TIMES = 5  # 64 MiB within 5 * 30 s need 3.6 Mbit/s
 _URL = re.compile(r"https?://[!-~]+", re.IGNORECASE)
 _BUCKET = re.compile(r"[A-Za-z0-9$][A-Za-z0-9._-]*")
 _QUERY = re.compile(r"\?[^/=]+=")
@@ -49,11 +50,13 @@ class ObjectOptions:
     """How an object store is asked; what is not given comes from the platform (environment, instance role).
 
     credentials are explicit keys: for s3 access_key_id, secret_access_key and session_token; for Azure account_name
-    with account_key, sas_key, token, or client_id, client_secret and tenant_id. credential_provider is called without
-    arguments and returns such keys and "expires_at" (a datetime with time zone; None: never); it is asked again when
-    they have expired, and must pickle where workers are spawned. headers go with every request. requester_pays accepts
-    the cost of a bucket that asks for it. request_timeout_s is how long a request may go without a byte coming,
-    connect_timeout_s how long a connection may take. http:// needs no allow_http where URL or endpoint say it.
+    with account_key, sas_key, token, or client_id, client_secret and tenant_id. credential_provider is called
+    without arguments and returns such keys and "expires_at" (a datetime with time zone; None: never); it is asked
+    again when they have expired, and must pickle where workers are spawned. headers go with every request.
+    requester_pays accepts the cost of a bucket that asks for it. request_timeout_s is how long a request may go
+    without a byte coming, and five times that while more than 1 MiB is sent, because a server says nothing before
+    it has all. connect_timeout_s is how long a connection may take. http:// needs no allow_http where URL or
+    endpoint say it.
     """
 
     endpoint: str | None = None
@@ -91,12 +94,13 @@ class ObjectPlace:
         """The object's URL, for messages."""
         return f"{self.location}/{path}"
 
-    def client(self, obstore: Any) -> Any:
-        """One of obstore's stores, which sends every request once."""
+    def client(self, obstore: Any, *, sends_much: bool = False) -> Any:
+        """One of obstore's stores, which sends every request once; sends_much: for bodies of many bytes."""
         options = self.options
+        silence_s = options.request_timeout_s * (_SENDING_TIMES if sends_much else 1)
         http: dict[str, Any] = {
             "timeout": "3650days",  # of a whole request: only a stall ends one, however long it takes
-            "read_timeout": f"{options.request_timeout_s * 1000:.0f}ms",
+            "read_timeout": f"{silence_s * 1000:.0f}ms",
             "connect_timeout": f"{options.connect_timeout_s * 1000:.0f}ms",
         }
         common: dict[str, Any] = {"retry_config": {"max_retries": 0}}

@@ -15,11 +15,15 @@ from headrace.store.store import checked_folder, checked_path
 __all__ = ["ObjectRequests"]
 
 
+_MUCH_BYTES = 1 << 20
+
+
 class _Connection:
     """What one process has."""
 
-    def __init__(self, held: Held, renewed: bool) -> None:
+    def __init__(self, held: Held, kind: tuple[int, bool], renewed: bool) -> None:
         self.held = held
+        self.kind = kind
         self.renewed = renewed  # made because credentials had expired, and no request has gone well since
 
 
@@ -28,7 +32,7 @@ class ObjectRequests:
 
     def __init__(self, place: ObjectPlace) -> None:
         self.place = place
-        self._connections: dict[int, _Connection] = {}  # process id -> its own
+        self._connections: dict[tuple[int, bool], _Connection] = {}  # process id, whether for sending much
 
     def __getstate__(self) -> ObjectPlace:
         return self.place
@@ -38,19 +42,22 @@ class ObjectRequests:
 
     def close(self) -> None:
         """Let go of this process's connection; the next request makes another."""
-        self._connections.pop(os.getpid(), None)
+        for sends_much in (False, True):
+            self._connections.pop((os.getpid(), sends_much), None)
 
     @contextmanager
-    def about(self, path: str, *, folder: bool = False) -> Iterator[tuple[Any, Any, str]]:
+    def about(self, path: str, *, folder: bool = False, sent_bytes: int = 0) -> Iterator[tuple[Any, Any, str]]:
         """obstore, this process's client of it, and the key of the object, or with folder=True the folder, at path.
 
+        sent_bytes is how long a body goes with the requests.
         What obstore raises within becomes the store's error, and names the path.
         """
         key = self.place.key(checked_folder(path) if folder else checked_path(path))
         obstore = obstore_client()
-        connection = self._connections.get(os.getpid())
+        kind = (os.getpid(), sent_bytes > _MUCH_BYTES)
+        connection = self._connections.get(kind)
         if connection is None:
-            connection = self._connections[os.getpid()] = self._connected(obstore)
+            connection = self._connections[kind] = self._connected(obstore, kind)
         try:
             yield obstore, connection.held.client, key
         except HeadraceError:
@@ -62,9 +69,9 @@ class ObjectRequests:
         else:
             connection.renewed = False
 
-    def _connected(self, obstore: Any, *, renewed: bool = False) -> _Connection:
+    def _connected(self, obstore: Any, kind: tuple[int, bool], *, renewed: bool = False) -> _Connection:
         try:
-            return _Connection(Held(self.place.client(obstore)), renewed)
+            return _Connection(Held(self.place.client(obstore, sends_much=kind[1])), kind, renewed)
         except (obstore.exceptions.BaseError, ValueError) as error:
             raise settings_error(ObjectFault(error), self.place.location, self.place.kind) from None
 
@@ -74,8 +81,8 @@ class ObjectRequests:
         fault = ObjectFault(error)
         renewed = self.place.options.credential_provider is not None and fault.may_be_expiry()
         renewed = renewed and not connection.renewed
-        if renewed and self._connections.get(os.getpid()) is connection:
-            self._connections[os.getpid()] = self._connected(request[0], renewed=True)  # it asks the provider again
+        if renewed and self._connections.get(kind := connection.kind) is connection:
+            self._connections[kind] = self._connected(request[0], kind, renewed=True)  # it asks the provider again
         known = store_error(fault, self.place.named(path), self.place.kind, renewed=renewed)
         if isinstance(known, TemporaryStoreError):
             known.retry_after_s = wanted_wait_s(self.place, fault.status, request)

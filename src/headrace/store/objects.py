@@ -160,12 +160,12 @@ class ObjectStore(Store):
 
     def put(self, path: str, data: Buffer) -> None:
         self._needs_write()
-        with self._requests.about(path) as (obstore, client, key):
+        with self._requests.about(path, sent_bytes=memoryview(data).nbytes) as (obstore, client, key):
             obstore.put(client, key, byte_view(data), use_multipart=False)
 
     def put_if_absent(self, path: str, data: Buffer) -> None:
         self._needs_write()
-        with self._requests.about(path) as (obstore, client, key):
+        with self._requests.about(path, sent_bytes=memoryview(data).nbytes) as (obstore, client, key):
             obstore.put(client, key, byte_view(data), mode="create", use_multipart=False)
 
     def upload(self, path: str, file: str | Path, *, check: Callable[[], None] | None = None) -> None:
@@ -193,7 +193,7 @@ class ObjectStore(Store):
                         # It may ask this very store, and obstore's requests cannot wait inside one another.
                         elsewhere.submit(check).result()
 
-            with self._requests.about(path) as (obstore, client, key):
+            with self._requests.about(path, sent_bytes=size) as (obstore, client, key):
                 obstore.put(
                     client,
                     key,

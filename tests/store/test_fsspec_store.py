@@ -3,7 +3,9 @@
 import pickle
 import subprocess
 import sys
+import traceback
 from pathlib import Path
+from types import SimpleNamespace
 
 import fsspec
 import numpy as np
@@ -188,6 +190,17 @@ def test_a_signature_in_the_clients_text_is_not_passed_on():
     assert "secret" not in str(error)
     assert "second line" in str(error)
     assert "\n" not in str(error)
+
+
+def test_no_secret_of_the_clients_error_is_in_a_traceback(monkeypatch):
+    def refuse(key: str) -> bytes:
+        raise OSError(f"Forbidden: https://me:do-not-show@host/{key}?sig=do-not-show")
+
+    store = FsspecStore("memory://bucket")
+    monkeypatch.setattr(store, "_at", lambda path: (SimpleNamespace(cat_file=refuse), path))
+    with pytest.raises(AccessDeniedError, match="https://host/object") as caught:
+        store.get("object")
+    assert "do-not-show" not in "".join(traceback.format_exception(caught.value))
 
 
 def test_a_fault_of_the_program_stays_what_it_is():

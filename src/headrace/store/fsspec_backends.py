@@ -179,6 +179,7 @@ def store_error(error: BaseException, where: str) -> StoreError | None:
         return error
     status, package = status_of(error), type(error).__module__.partition(".")[0]
     text = re.sub(r"\?[^\s'\")]*", "?...", " ".join(str(error).split()))  # a query may hold a signature
+    text = re.sub(r"(?<=//)[^/\s]*:[^/\s]*@", "", text)
     said = f"{type(error).__name__}: {text}" if text else type(error).__name__
     if isinstance(error, FileNotFoundError | NotADirectoryError | IsADirectoryError) or status in (404, 410):
         return NotFoundError(f"{where}: no such object")

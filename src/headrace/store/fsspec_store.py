@@ -242,7 +242,7 @@ class FsspecStore(Store):
             known = store_error(error, self._named(path))
             if known is None or known is error:
                 raise
-            raise known from error
+            raise known from None  # in a traceback, the client's own error could show a signature; known has the rest
 
 
 class _ShortError(Exception):

@@ -9,11 +9,13 @@ import pytest
 from dataset.scenes import U2
 from headrace import SampleDataset, StreamDataset, StreamStorage
 from headrace.datasets import DocumentDataset, DocumentStorage, MDSWriter, StreamWithMetaStorage
+from headrace.datasets.sources import read_whole
 from headrace.errors import CorruptShardError, DatasetChangedError, NoDatasetError, UnfinishedDatasetError
 from headrace.formats.annotated import SpanNumpyFormat
 from headrace.formats.documents import DocumentBytesFormat
 from headrace.store import LocalStore, MemoryStore
 from headrace.store.cache import CachedStore
+from headrace.testing import FaultStore
 
 SHARDS, SECONDS = 6, 1.5
 
@@ -138,3 +140,72 @@ def test_any_file_of_a_foreign_shard_that_is_overwritten_is_noticed(how, part, t
     with annotated(place) as dataset:  # what a cache holds of it by now
         assert dataset[1]["tokens"][0] == (102 if part == "in_band.bin" else 2)
         assert dataset[1]["payloads"][0][0] == (102 if part == "out_of_band.bin" else 2)
+
+
+class Replaced(FaultStore):
+    """Before the request with this number something happens to what is behind it."""
+
+    def __init__(self, store, number, happens):
+        super().__init__(store)
+        self.left, self.happens = number, happens
+
+    def _begin(self, *call):
+        self.left -= 1
+        if self.left == -1:
+            self.happens(self.store)
+        return super()._begin(*call)
+
+
+def unpublished(salt):
+    storage = StreamStorage(MemoryStore(), U2)
+    with storage.sync_writer() as writer:
+        for shard in range(SHARDS):
+            writer.append(shard, np.full(20, salt, np.uint16))
+    return storage.store
+
+
+def put_all(store, written):
+    for info in sorted(written.list(), key=lambda info: info.path.endswith(".json")):
+        store.put(info.path, written.get(info.path))
+
+
+def written_anew(store, write):
+    withdrawn(store, write)
+    written = write(2)
+    for info in written.list():  # the receipts of another run
+        if info.path.endswith("generation"):
+            store.put(info.path, b"2")
+    put_all(store, written)
+
+
+def withdrawn(store, write):
+    """As a writer begins: what the dataset rests on goes first, then the rest."""
+    for info in sorted(store.list(), key=lambda info: not info.path.endswith(".json")):
+        store.delete(info.path)
+
+
+@pytest.mark.parametrize("happens", [written_anew, withdrawn])
+@pytest.mark.parametrize("kind", [*KINDS, "unpublished"])
+def test_whatever_request_it_happens_before_a_replacement_is_told_as_one(kind, happens):
+    write, dataset, values = (unpublished, *KINDS["stream"][1:]) if kind == "unpublished" else KINDS[kind]
+    seen = set()
+    for number in range(1000):
+        store = Replaced(MemoryStore(flat=True), number, lambda inner: happens(inner, write))
+        put_all(store.store, write(1))
+        try:
+            with dataset(store) as opened:
+                found = [values(item) for items in (range(len(opened)), [0, -1]) for item in opened.__getitems__(items)]
+                assert all(value == found[0] for value in found)
+        except (DatasetChangedError, NoDatasetError, UnfinishedDatasetError) as error:
+            seen.add(type(error))
+        if store.left >= 0:
+            break
+    assert DatasetChangedError in seen
+    assert number > 5
+
+
+def test_a_manifest_that_becomes_shorter_as_it_is_read_is_read_again():
+    store = MemoryStore(flat=True)
+    store.put("headrace.json", b"a longer one")
+    found = read_whole(Replaced(store, 1, lambda inner: inner.put("headrace.json", b"short")), "headrace.json")
+    assert found == (b"short", store.head("headrace.json"))

@@ -6,6 +6,7 @@ neither, but NNNNNNN.* files     another program's (GuideLoom's): lengths from s
 anything else                    refused
 """
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import xxhash
@@ -13,8 +14,8 @@ import xxhash
 from headrace.datasets.ledger import MANIFEST, Ledger, numbers, shard_and_suffix
 from headrace.datasets.neighbours import INDEX, parts_in, samples_in
 from headrace.datasets.sources import Access, Source, read_whole
-from headrace.errors import NoDatasetError, SchemaMismatchError, UnfinishedDatasetError
-from headrace.manifest import VERSION, FileRecord, Manifest, ShardRecord
+from headrace.errors import CorruptShardError, NoDatasetError, SchemaMismatchError, UnfinishedDatasetError
+from headrace.manifest import VERSION, FileRecord, Manifest, Receipt, ShardRecord
 from headrace.store import DatasetFile, FileInfo, Store
 
 __all__ = ["UNKNOWN_LENGTH", "Opened", "open_directory"]
@@ -79,14 +80,17 @@ def _open_receipts(ledger: Ledger, *, check_sizes: bool) -> Opened:
     if not found:
         _refuse_samples(ledger)
     ledger.refuse_writers()
-    if ledger.receipt_versions() != {info.path: info.version for _, info in found.values()}:
-        raise UnfinishedDatasetError(ledger.where, "shards were committed while it was being opened", "open it again")
+    _refuse_changed(ledger, found)
     for shard, (receipt, _) in found.items():
         if receipt.generation != generation:
             raise UnfinishedDatasetError(ledger.where, f"shard {shard} is of an older run that is being replaced")
     manifest = ledger.whole({shard: receipt for shard, (receipt, _) in found.items()}, ledger.plan(), None)
     if check_sizes:
-        ledger.check_files({shard: receipt for shard, (receipt, _) in found.items()})
+        try:
+            ledger.check_files({shard: receipt for shard, (receipt, _) in found.items()})
+        except CorruptShardError:
+            _refuse_changed(ledger, found)  # then it is no damage that the files are others
+            raise
     owned = {file.name for shard in manifest.shards for file in shard.files}
     for info in ledger.store.list(recursive=False):
         if shard_and_suffix(info.path) and info.path not in owned:
@@ -98,6 +102,11 @@ def _open_receipts(ledger: Ledger, *, check_sizes: bool) -> Opened:
         evidence=tuple((info,) for _, (_, info) in sorted(found.items())),
         content=manifest.fingerprint,
     )
+
+
+def _refuse_changed(ledger: Ledger, found: Mapping[int, tuple[Receipt, FileInfo]]) -> None:
+    if ledger.receipt_versions() != {info.path: info.version for _, info in found.values()}:
+        raise UnfinishedDatasetError(ledger.where, "shards were committed while it was being opened", "open it again")
 
 
 def _open_foreign(ledger: Ledger, suffixes: frozenset[str], optional: frozenset[str]) -> Opened:

@@ -27,6 +27,7 @@ from headrace.errors import (
     NotFoundError,
     ObjectChangedError,
     OptionError,
+    TruncatedReadError,
     UnsupportedOperationError,
 )
 from headrace.store import DatasetFile, FileInfo, Store
@@ -186,6 +187,10 @@ def read_whole(store: Store, path: str) -> tuple[bytes, FileInfo] | None:
             return None
         except ObjectChangedError:
             continue
+        except TruncatedReadError:
+            with contextlib.suppress(NotFoundError):
+                if store.head(path) == found:
+                    raise
     raise DatasetChangedError(store.location, f"{path} is replaced again and again")
 
 

@@ -18,7 +18,7 @@ from headrace.datasets.samples.index import FileEntry, MdsEntry, ShardEntry, sto
 from headrace.datasets.samples.sample_formats import SampleFormats, ShardReading
 from headrace.datasets.samples.shard_index import ShardIndex
 from headrace.datasets.sources import Access, Source
-from headrace.errors import CorruptShardError, DamagedObjectError, NotFoundError, OptionError
+from headrace.errors import CorruptShardError, DamagedObjectError, NotFoundError, OptionError, TruncatedReadError
 from headrace.formats.compression import Codec, codec
 from headrace.formats.digests import HASH_NAMES, digests, new_digest
 from headrace.formats.sample_shards import Decode, Offsets, config_problem
@@ -60,7 +60,7 @@ class RangedFile:
     def read(self, begins: Int64s, ends: Int64s) -> list[tuple[memoryview, int, int]]:
         """What decode() takes, for samples from begins to ends (exclusive): one request."""
         aheads = np.minimum(begins, self._ahead)
-        found = self._source.read(self._pin, begins - aheads, ends - begins + aheads)
+        found = _read(self._source, self._pin, begins - aheads, ends - begins + aheads)
         return [(data, ahead, len(data)) for data, ahead in zip(found, aheads.tolist(), strict=True)]
 
     def sample(self, data: memoryview, begin: int, end: int) -> dict[str, object]:
@@ -233,7 +233,7 @@ class ShardFolder:
         return pin
 
     def _bytes(self, pin: FileInfo, begin: int, end: int) -> memoryview:
-        return self.source.read(pin, np.array([begin]), np.array([end - begin]))[0]
+        return _read(self.source, pin, np.array([begin]), np.array([end - begin]))[0]
 
     def _check_digests(
         self, stored: FileEntry, compressed: FileEntry | None, data: memoryview, damaged: Damaged
@@ -248,6 +248,13 @@ class ShardFolder:
         for name, found in digests(names, data).items():
             if found != stored.hashes[name]:
                 raise damaged(f"{stored.basename}: {other_digest(stored, name, found)}")
+
+
+def _read(source: Source, pin: FileInfo, starts: Int64s, lengths: Int64s) -> list[memoryview]:
+    try:
+        return source.read(pin, starts, lengths)
+    except (NotFoundError, TruncatedReadError):  # it was there when it was looked up, and long enough
+        raise source.changed(pin.path) from None
 
 
 def _offsets(

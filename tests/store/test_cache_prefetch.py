@@ -131,6 +131,27 @@ def test_a_reader_that_comes_while_its_file_is_on_the_way_waits_for_that(tmp_pat
     assert fetches(remote) == 1
 
 
+class Panic(BaseException):
+    """What some clients raise when they fail in a way that nobody expected."""
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize("kind", [RuntimeError, Panic])
+def test_no_reader_waits_for_a_thread_that_met_an_error_nobody_expected(tmp_path, kind):
+    def fail(call):
+        go_on.wait(20)
+        raise kind("unheard of")
+
+    remote, go_on = remote_store(), threading.Event()
+    remote.rules.append(Rule(Run(fail), operation="pieces", times=4))
+    dataset = bind(remote, tmp_path)
+    dataset.prefetch(NAMES, 10_000)
+    wait_until(lambda: remote.count("pieces") == 4)
+    threading.Timer(0.1, go_on.set).start()
+    assert [bytes(dataset.view(name)) for name in NAMES] == [content(name) for name in NAMES]
+
+
 def test_names_that_are_none_of_the_datasets_and_repeats_are_no_harm(tmp_path):
     remote = remote_store()
     dataset = bind(remote, tmp_path)

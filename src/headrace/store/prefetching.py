@@ -5,7 +5,6 @@ import os
 import threading
 from collections.abc import Callable, Mapping
 
-from headrace.errors import HeadraceError
 from headrace.store.downloads import NoRoomError
 
 __all__ = ["Prefetcher"]
@@ -111,8 +110,10 @@ class Prefetcher:
                 view = self._fetch(path)
             except NoRoomError:
                 has_room = False
-            except (HeadraceError, OSError):
-                pass  # the reader meets it when it comes here, if it still is so
+            except BaseException:
+                # The reader meets it when it comes here, if it still is so. Whatever it is: a reader may be waiting
+                # for this thread, and clients of stores raise what is not even an Exception.
+                view = None
             with self._changed:
                 if path in self._held:  # and not used meanwhile
                     if view is not None:
@@ -159,7 +160,7 @@ class Prefetcher:
     def _found(self, path: str) -> memoryview | None:
         try:
             return self._at_hand(path)
-        except (HeadraceError, OSError):
+        except Exception:
             return None  # fetching it will tell
 
     def _make_room(self, path: str) -> None:

@@ -109,6 +109,39 @@ def test_views_and_mixtures_pass_hints_on(tmp_path):
         mixed.prefetch(np.arange(20))
         assert len(one.hints) == 2
         assert len(two.hints) == 1
+        mixed.prefetch(np.zeros(0, np.int64))
+        assert one.hints[-1] == two.hints[-1] == []
+
+
+def test_what_else_has_a_prefetch_is_not_given_hints(tmp_path):
+    class Other(list):
+        prefetch = 4
+
+    with streams(Hinted(flat(written_stream()), tmp_path)) as dataset:
+        MixedDataset({"a": dataset, "b": Other(range(9))}, weights={"a": 1, "b": 1}).prefetch(np.arange(10))
+
+
+@pytest.mark.parametrize("workers", [{}, {"num_workers": 2}, {"num_workers": 2, "parallel_method": "process"}])
+@pytest.mark.parametrize("steps", [3, 10])
+def test_hints_end_with_the_loader_that_gave_them(workers, steps, tmp_path):
+    store = Hinted(flat(written_stream()), tmp_path)
+    with streams(store) as dataset:
+        with StatefulDataLoader(dataset, local_batch_size=5, rank=0, world_size=1, **workers) as loader:
+            for _, _ in zip(range(steps), loader, strict=False):
+                pass
+        assert store.hints[0]
+        assert store.hints[-1] == []
+
+
+def test_hints_that_end_after_the_dataset_was_closed_do_not_open_it(tmp_path):
+    store = flat(written_stream())
+    dataset = streams(CachedStore(store, tmp_path))
+    steps = announced(iter([[1], [2], [3]]), dataset)
+    next(steps)
+    dataset.close()
+    store.calls.clear()
+    steps.close()
+    assert not store.calls
 
 
 def test_steps_over_local_data_are_not_looked_at():

@@ -168,11 +168,15 @@ class ShardDataset(_Handle[O], ABC):
     def prefetch(self, items: Sequence[int] | NDArray[np.int64], budget_bytes: int = PREFETCH_BYTES) -> None:
         """Expect these items to be read, in this order: a CachedStore fetches their files ahead, while others are read.
 
-        At most budget_bytes of what was fetched wait for their use. A hint, which the next one replaces: it changes
-        nothing of what is read, and over other stores it does nothing.
+        At most budget_bytes of what was fetched wait for their use. A hint, which the next one replaces, and no items
+        end: it changes nothing of what is read, and over other stores it does nothing.
         """
+        if not len(items):
+            if self._opened is not None:
+                self._opened.files.prefetch([], 0)
+            return
         opened = self._required
-        if opened.files.keeps_copies and len(items) and len(self):
+        if opened.files.keeps_copies and len(self):
             shards = self._shards_of(np.asarray(items, np.int64) % len(self))
             _, firsts = np.unique(shards, return_index=True)
             opened.files.prefetch(shards[np.sort(firsts)].tolist(), budget_bytes)

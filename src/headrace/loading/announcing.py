@@ -4,6 +4,7 @@ The order is known, so files come in the order of their need. It is done here, i
 and for worker processes alike: a cache is a directory that all processes of a node share.
 """
 
+import sys
 from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
@@ -27,6 +28,15 @@ def announced(steps: Iterator[Items], dataset: Any) -> Iterator[Items]:
 
 
 def _announced(steps: Iterator[Items], dataset: Any) -> Iterator[Items]:
+    try:
+        yield from _ahead(steps, dataset)
+    finally:
+        # What nobody will read now need not be fetched, nor held. At the end of the process locks may be no one's.
+        if not sys.is_finalizing():
+            prefetch(dataset, np.zeros(0, np.int64))
+
+
+def _ahead(steps: Iterator[Items], dataset: Any) -> Iterator[Items]:
     ahead: deque[Items] = deque()
     failure: Exception | None = None  # of the order; its turn comes after the steps before it
     rows, is_over, until_next = 0, False, 0

@@ -177,9 +177,10 @@ class OpenSamples:
                 yield folder, first, numbers
 
     def prefetch(self, shards: Sequence[int], budget_bytes: int) -> None:
-        """Have these shards fetched in this order, where copies are kept."""
-        for folder, _, numbers in self._by_folder(shards):
-            folder.prefetch(numbers, budget_bytes)
+        """Have these shards fetched in this order, where copies are kept, and no others any more."""
+        found = {id(folder): numbers for folder, _, numbers in self._by_folder(shards)}
+        for folder in self._folders:
+            folder.prefetch(found.get(id(folder), []), budget_bytes)
 
     @property
     def keeps_copies(self) -> bool:

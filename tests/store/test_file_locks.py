@@ -2,6 +2,7 @@ import errno
 import fcntl
 import gc
 import os
+import shutil
 import threading
 
 import pytest
@@ -174,3 +175,20 @@ def test_a_table_that_is_dropped_closes_its_files(tmp_path):
     del table
     gc.collect()
     assert not is_open()
+
+
+def test_a_name_is_taken_where_others_see_it_also_after_the_folder_was_removed(tmp_path, kind):
+    table = LockTable(tmp_path / "locks")
+    assert table.take("before")
+    table.give_back("before")
+    shutil.rmtree(tmp_path / "locks")
+    for name in map(str, range(64)):  # of all lock files
+        assert table.take(name)
+        assert in_child(lambda name=name: LockTable(tmp_path / "locks").take(name)) == 0
+    assert table.num_held == 64
+    os.rename(tmp_path / "locks", tmp_path / "aside")
+    assert not table.take("0")  # this process itself has it
+    for name in map(str, range(64, 128)):
+        assert table.take(name)
+        assert in_child(lambda name=name: LockTable(tmp_path / "locks").take(name)) == 0
+    assert table.num_held == 64  # nobody sees the others any more

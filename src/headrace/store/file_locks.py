@@ -73,7 +73,10 @@ class LockTable:
     def take(self, name: str) -> bool:
         """Whether this process now holds the name alone; False while anybody, this process included, holds it."""
         with self._locked():
-            if name in self._held or self.read_only or not self._lock(name, fcntl.F_WRLCK):
+            if name in self._held or self.read_only:
+                return False
+            self._leave_deleted(_place(name)[0])
+            if not self._lock(name, fcntl.F_WRLCK):
                 return False
             self._held[name] = _EXCLUSIVE
             return True
@@ -167,9 +170,25 @@ class LockTable:
             raise
         return True
 
+    def _leave_deleted(self, number: int) -> None:
+        """Close a lock file that is no longer in the folder: what is held there, nobody else can see."""
+        descriptor = self._files.get(number)
+        if descriptor is None:
+            return
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.stat(self._path(number)), os.fstat(descriptor)):
+                return
+        os.close(descriptor)
+        del self._files[number]
+        for name in [name for name in self._held if _place(name)[0] == number]:
+            del self._held[name]
+
+    def _path(self, number: int) -> str:
+        return os.path.join(self.folder, f"{number:x}")
+
     def _file(self, number: int) -> int | None:
         if number not in self._files:
-            self._files[number] = self._opened(os.path.join(self.folder, f"{number:x}"))
+            self._files[number] = self._opened(self._path(number))
         return self._files[number]
 
     def _opened(self, path: str) -> int | None:

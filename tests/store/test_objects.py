@@ -1,6 +1,9 @@
 import email.utils
 import os
 import pickle
+import signal
+import subprocess
+import sys
 import threading
 import time
 from datetime import UTC, datetime, timedelta
@@ -307,6 +310,45 @@ def test_a_stall_ends_after_the_request_time_out(http_url, http_folder, http_ser
     with pytest.raises(TemporaryStoreError, match="time-out"):
         store.get("object")
     assert 0.2 < time.monotonic() - began_s < 3
+
+
+@pytest.mark.parametrize(
+    "read",
+    ["get('object')", "head('object')", "list()", "get_ranges('object', *ranges)", "pieces('object').__next__()"],
+)
+def test_ctrl_c_ends_a_read_that_waits_for_the_server(http_url, http_folder, http_server, read):
+    http_server.rules.append(Rule(Delay(60.0)))
+    code = f"""
+import numpy as np
+from headrace import open_store
+ranges = np.arange(40) * 10**6, np.full(40, 5)
+store = open_store("s3://bucket", endpoint={http_url!r}, region="us-east-1", anonymous=True, request_timeout_s=4)
+try:
+    store.{read}
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+"""
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
+        while not http_server.requests:
+            time.sleep(0.01)
+        began_s = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        assert process.stdout.readline() == "interrupted\n"
+        assert time.monotonic() - began_s < 2
+        process.kill()
+
+
+def test_a_store_is_read_while_the_interpreter_ends(http_url, http_folder):
+    (http_folder / "object").write_bytes(b"data")
+    code = f"""
+import atexit
+from headrace import open_store
+store = open_store({http_url!r})
+atexit.register(lambda: print(store.get("object")))
+store.head("object")
+"""
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert (ended.stdout, ended.stderr) == ("b'data'\n", "")
 
 
 def test_a_slow_body_is_no_stall(http_url, http_folder, http_server):

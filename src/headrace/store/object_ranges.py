@@ -1,11 +1,11 @@
 """Many ranges of one object in few requests: which bytes to ask for together, and asking for many things at once."""
 
-import os
 from collections.abc import Callable, Hashable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import Any, NamedTuple, TypeVar
 
 from headrace.errors import TemporaryStoreError
+from headrace.store.object_threads import pool
 
 __all__ = ["GAP_BYTES", "SPAN_BYTES", "Span", "answered", "merged", "sliced"]
 
@@ -65,7 +65,7 @@ def answered(
     if len(missing) == 1:
         done[missing[0]] = ask(missing[0])
         missing = []
-    futures: list[Future[Answer]] = [_pool(at_once).submit(ask, unit) for unit in missing]
+    futures: list[Future[Answer]] = [pool(at_once).submit(ask, unit) for unit in missing]
     failed: TemporaryStoreError | None = None
     try:
         for unit, future in zip(missing, futures, strict=True):
@@ -79,14 +79,3 @@ def answered(
     if failed is not None:
         raise failed
     return [done[unit] for unit in units]
-
-
-_pools: dict[tuple[int, int], ThreadPoolExecutor] = {}  # process id and number of threads: a child has none of its own
-
-
-def _pool(threads: int) -> ThreadPoolExecutor:
-    key = (os.getpid(), threads)
-    pool = _pools.get(key)
-    if pool is None:
-        pool = _pools.setdefault(key, ThreadPoolExecutor(threads, thread_name_prefix="headrace-requests"))
-    return pool

@@ -3,8 +3,8 @@
 
 Every method sends each request once: what fails in a way that may pass raises TemporaryStoreError, and a RetryingStore
 around it decides what then. `object_places.py` holds URLs and options, `object_requests.py` this process's connection,
-`object_ranges.py` how many ranges become few requests, `object_errors.py` what a failure means, and
-`obstore_client.py` obstore in a forked process.
+`object_ranges.py` how many ranges become few requests, `object_threads.py` the threads that wait for them,
+`object_errors.py` what a failure means, and `obstore_client.py` obstore in a forked process.
 """
 
 import os
@@ -28,6 +28,7 @@ from headrace.store.object_errors import PastEndError
 from headrace.store.object_places import object_place
 from headrace.store.object_ranges import GAP_BYTES, SPAN_BYTES, Span, answered, merged, sliced
 from headrace.store.object_requests import ObjectRequests
+from headrace.store.object_threads import interruptible
 from headrace.store.store import (
     PIECE_BYTES,
     Buffer,
@@ -80,10 +81,16 @@ class ObjectStore(Store):
         return f"ObjectStore({self.location!r})"
 
     def head(self, path: str) -> FileInfo:
+        return interruptible(lambda: self._head(path))
+
+    def _head(self, path: str) -> FileInfo:
         with self._requests.about(path) as (obstore, client, key):
             return self._info(obstore.head(client, key), path)
 
     def get(self, path: str) -> bytes:
+        return interruptible(lambda: self._get(path))
+
+    def _get(self, path: str) -> bytes:
         with self._requests.about(path) as (obstore, client, key):
             result = obstore.get(client, key)
             data = bytes(result.bytes())
@@ -105,6 +112,15 @@ class ObjectStore(Store):
         done: dict[Any, Any],
     ) -> list[memoryview]:
         """get_ranges (with found: get_ranges_of) of wanted starts and lengths, keeping in done what came already."""
+        return interruptible(lambda: self._ranges(path, found, wanted, done))
+
+    def _ranges(
+        self,
+        path: str,
+        found: FileInfo | None,
+        wanted: tuple[NDArray[np.int64], NDArray[np.int64]],
+        done: dict[Any, Any],
+    ) -> list[memoryview]:
         checked_path(path)
         where = self._named(path)
         try:
@@ -112,7 +128,7 @@ class ObjectStore(Store):
         except TruncatedReadError:
             if found:
                 raise
-            return self.read_ranges(path, self.head(path), wanted, done)  # raises, and names the true size
+            return self._ranges(path, self.head(path), wanted, done)  # raises, and names the true size
         spans = merged(ranges, GAP_BYTES, SPAN_BYTES)
         if not found and ranges and (not spans or len(spans) >= _MANY_SPANS):
             found = done["found"] = done.get("found") or self.head(path)
@@ -139,6 +155,11 @@ class ObjectStore(Store):
         self, path: str, piece_bytes: int, start: int = 0, found: FileInfo | None = None
     ) -> tuple[FileInfo, Iterator[memoryview]]:
         """What the object is, and its bytes from start on in pieces, by one request; of found's version if given."""
+        return interruptible(lambda: self._stream(path, piece_bytes, start, found))
+
+    def _stream(
+        self, path: str, piece_bytes: int, start: int, found: FileInfo | None
+    ) -> tuple[FileInfo, Iterator[memoryview]]:
         if found and start >= found.size_bytes:
             return found, iter(())
         options = {"range": {"offset": start}} if start else None
@@ -209,11 +230,11 @@ class ObjectStore(Store):
             obstore.delete(client, key)
 
     def folders(self, folder: str = "") -> list[str]:
-        listed = self._listed(folder, recursive=False)
+        listed = interruptible(lambda: self._listed(folder, recursive=False))
         return sorted({name.rstrip("/").rpartition("/")[2] for name in listed["common_prefixes"]})
 
     def list(self, folder: str = "", *, recursive: bool = True) -> list[FileInfo]:
-        listed = self._listed(folder, recursive=recursive)
+        listed = interruptible(lambda: self._listed(folder, recursive=recursive))
         found = [self._info(meta, self.place.path(meta["path"])) for meta in listed["objects"]]
         return sorted(self._without_markers(found, checked_folder(folder), recursive=recursive))
 
@@ -278,7 +299,8 @@ class ObjectStore(Store):
 
     def _pieces_of(self, path: str, result: Any, piece_bytes: int) -> Iterator[memoryview]:
         with self._requests.about(path):
-            for chunk in result.stream(min_chunk_size=max(1, piece_bytes // 2)):
+            chunks = iter(result.stream(min_chunk_size=max(1, piece_bytes // 2)))
+            while (chunk := interruptible(lambda: next(chunks, None))) is not None:
                 view = memoryview(chunk).toreadonly()
                 for begin in range(0, len(view), piece_bytes):
                     yield view[begin : begin + piece_bytes]

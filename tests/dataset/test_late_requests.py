@@ -6,8 +6,9 @@ import pytest
 
 from flat_stores import KINDS, write
 from headrace.errors import CorruptShardError, HeadraceError, StoreError, TemporaryStoreError, UnfinishedDatasetError
-from headrace.store import MemoryStore, Store
-from headrace.testing import FaultStore, Refuse, Rule, Run
+from headrace.store import MemoryStore, Store, acquire
+from headrace.store.retrying import RetryingStore, RetryPolicy
+from headrace.testing import FaultStore, Refuse, Rule, Run, Status
 
 
 class LateUploads(FaultStore):
@@ -87,3 +88,45 @@ def test_a_writer_woken_after_its_successor_died_in_any_of_its_steps_leaves_no_m
             successor, _ = woken(kind, nth, take_over, old=old)
             successor.storage.recover()
             assert seen(successor) in (MINE, THEIRS, None, *([OLD] if old else [])), (nth, died)
+
+
+@pytest.fixture
+def expiring(monkeypatch):
+    """As if everybody were on a host of his own and slept for more than an hour: every lease has expired."""
+    monkeypatch.setattr("headrace.store.lease.is_here", lambda attempt: False)
+    monkeypatch.setitem(acquire.__kwdefaults__, "expires_s", -1.0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_late_upload_whose_answer_is_lost_is_taken_away_again_too(kind):
+    policy = RetryPolicy(tries=3, first_wait_s=0.001, longest_wait_s=0.002)
+    for nth in range(1, STEPS):
+        inner = MemoryStore(flat=True)
+        successor = KINDS[kind](inner)
+
+        def take_over(_, successor=successor):
+            write(successor, [THEIRS], force=True, publish=True)
+
+        late = [Rule(Run(take_over), nth=nth, times=1), Rule(Status(503, performed=True), nth=nth, times=1)]
+        error = None
+        try:
+            write(KINDS[kind](RetryingStore(LateUploads(inner, late), policy)), [MINE])
+        except HeadraceError as caught:
+            error = caught
+        found = seen(successor)
+        assert found in (THEIRS, None) or (error is None and found == MINE), nth
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("flat", [True, False])
+def test_a_publisher_woken_after_a_shard_was_written_again_publishes_what_is_there_or_nothing(kind, flat, expiring):
+    for nth in range(1, STEPS):
+        inner = MemoryStore(flat=flat)
+        here = KINDS[kind](inner)
+        write(here, [MINE])
+        late = FaultStore(inner, [Rule(Run(lambda call, here=here: write(here, [THEIRS])), nth=nth, times=1)])
+        with contextlib.suppress(HeadraceError):
+            KINDS[kind](late).storage.publish()
+        assert seen(here) in (MINE, THEIRS, None), nth
+        here.storage.publish()
+        assert seen(here) in (MINE, THEIRS), nth

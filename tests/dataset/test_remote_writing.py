@@ -332,6 +332,40 @@ def test_a_store_on_which_the_promise_cannot_be_kept_is_refused_before_anything_
     assert store.calls == []
 
 
+@pytest.mark.parametrize("path", ["generation", "plan.json"])
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_note_of_which_the_store_kept_less_is_written_again(path, overwrite):
+    store = flat()
+    here = Stream(store)
+    for again in range(2):
+        for operation in ("put", "put_if_absent"):
+            store.rules.append(Rule(Cut(1), operation=operation, path=f".headrace/{path}", nth=1, times=1))
+        here.storage.record_plan(["a"], overwrite=overwrite)
+        with here.storage.sync_writer(tasks={0: "a"}) as writer:
+            writer.append(0, [again, 1, 2])
+        if overwrite or again:
+            here.storage.publish()
+            assert here.contents() == [again, 1, 2]
+    assert leftovers(store) == []
+
+
+@pytest.mark.parametrize("path", ["generation", "plan.json", "0000000.receipt"])
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_note_that_a_killed_writer_left_cut_short_stops_nobody(path, overwrite):
+    store = MemoryStore(flat=True)
+    here = Stream(store)
+    here.storage.record_plan(["a", "b"])
+    write(here, parts(3, 3))
+    store.put(f".headrace/{path}", store.get(f".headrace/{path}")[:1])
+    assert here.storage.finished_tasks() == {}
+    here.storage.record_plan(["a", "b"], overwrite=overwrite)
+    with here.storage.sync_writer(tasks={0: "a", 1: "b"}) as writer:
+        for shard in range(2):
+            writer.append(shard, [7, 8])
+    here.storage.publish()
+    assert here.contents() == [7, 8, 7, 8]
+
+
 def test_a_url_is_a_place_to_write_to(tmp_path):
     here = StreamStorage((tmp_path / "one").as_uri(), Stream(tmp_path).storage.storage_format)
     with here.sync_writer() as writer:

@@ -105,24 +105,38 @@ class Ledger:
         if raw is None:
             return 0
         if not re.fullmatch(rb"[0-9]{1,18}\n", raw):
-            raise ManifestError(f"{self.where}/{GENERATION}", f"is no number: {raw[:40]!r}")
+            advice = "; the next writer writes it again" if _is_cut_short(raw) else ""
+            raise ManifestError(f"{self.where}/{GENERATION}", f"is no number: {raw[:40]!r}{advice}")
         return int(raw)
+
+    def is_generation_cut_short(self) -> bool:
+        """Whether a store kept less of the number than it was given, so that no receipt counts."""
+        raw = self.get(GENERATION)
+        return raw is not None and _is_cut_short(raw)
 
     def plan(self) -> Plan | None:
         """The recorded plan, if any."""
         raw = self.get(PLAN)
         return None if raw is None else Plan.from_json(raw, f"{self.where}/{PLAN}")
 
-    def receipts(self) -> dict[int, tuple[Receipt, FileInfo]]:
-        """Every receipt by shard, of whatever generation, with its file. ManifestError for a damaged one."""
+    def receipts(self, *, pass_damaged: bool = False) -> dict[int, tuple[Receipt, FileInfo]]:
+        """Every receipt by shard, of whatever generation, with its file. ManifestError for a damaged one.
+
+        pass_damaged=True leaves damaged ones out, for those to whom their shards are not written.
+        """
         found = {}
         listed = [info for info in self.store.list(PRIVATE, recursive=False) if _RECEIPT.fullmatch(info.path)]
         for info, raw in zip(listed, self._all([info.path for info in listed]), strict=True):
             if raw is None:
                 continue  # its shard is being replaced just now
-            receipt = Receipt.from_json(raw, f"{self.where}/{info.path}")
-            if receipt_path(receipt.shard) != info.path:
-                raise ManifestError(f"{self.where}/{info.path}", f"is the receipt of shard {receipt.shard}")
+            try:
+                receipt = Receipt.from_json(raw, f"{self.where}/{info.path}")
+                if receipt_path(receipt.shard) != info.path:
+                    raise ManifestError(f"{self.where}/{info.path}", f"is the receipt of shard {receipt.shard}")
+            except ManifestError:
+                if pass_damaged:
+                    continue
+                raise
             found[receipt.shard] = receipt, info
         return found
 
@@ -133,8 +147,10 @@ class Ledger:
 
     def finished(self) -> dict[int, Receipt]:
         """The receipts of the current generation whose task is recorded and whose files are there, by shard."""
+        if self.is_generation_cut_short():
+            return {}
         generation = self.generation()
-        receipts = {shard: receipt for shard, (receipt, _) in self.receipts().items()}
+        receipts = {shard: receipt for shard, (receipt, _) in self.receipts(pass_damaged=True).items()}
         found = self._files()
         return {
             shard: receipt
@@ -246,6 +262,10 @@ class Ledger:
             if recorded is not None and info.version != recorded[number]:
                 return f"{file.name} is another object than its receipt was made for; write that shard again"
         return None
+
+
+def _is_cut_short(generation: bytes) -> bool:
+    return re.fullmatch(rb"[0-9]{0,18}", generation) is not None
 
 
 def numbers(values: Sequence[int]) -> str:

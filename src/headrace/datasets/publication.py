@@ -28,6 +28,7 @@ from headrace.datasets.opening import open_directory
 from headrace.datasets.spool import remove_dead_spools
 from headrace.errors import (
     AlreadyExistsError,
+    HeadraceError,
     LeaseLostError,
     ManifestError,
     PublishedError,
@@ -75,8 +76,7 @@ class Publication:
             with self._dataset_lease() as lease:
                 if self._obstacle(overwrite=True) is not None:
                     # The number first: with it raised and the manifest still there, the old version is whole and opens.
-                    self._check(lease)
-                    self._store.put(GENERATION, b"%d\n" % (self._ledger.generation() + 1))
+                    self._put_whole(GENERATION, b"%d\n" % (self._generation() + 1), lease)
                     self._check(lease)
                     self._store.delete(PLAN)
                     self._store.delete(MANIFEST)
@@ -89,7 +89,7 @@ class Publication:
         if is_first:
             refuse_samples(self._store, self.kind)  # again: its writer may have come meanwhile
         self._sweep()
-        return self._ledger.generation()
+        return self._mended_generation()
 
     def record_plan(self, tasks: Sequence[str], *, overwrite: bool = False) -> None:
         """Record which task writes which shard: until all have, the directory does not open."""
@@ -97,8 +97,12 @@ class Publication:
         if (receipt := self._receipt_of_another_kind()) is not None:
             raise self._another_kind(receipt)  # before the plan, which would keep that dataset from opening
         plan = Plan(VERSION, tuple(tasks))
-        if self._ledger.plan() != plan:
-            self._store.put(PLAN, plan.to_json())
+        try:
+            is_recorded = self._ledger.plan() == plan
+        except ManifestError:  # a store kept less of it than it was given
+            is_recorded = False
+        if not is_recorded:
+            self._put_whole(PLAN, plan.to_json())
 
     def publish(self, metadata: Mapping[str, Any] | None = None) -> Manifest:
         """The manifest, written once every shard has a receipt. Twice gives the same bytes and changes nothing.
@@ -123,11 +127,7 @@ class Publication:
             self._ledger.refuse_writers(besides=DATASET)
             generation, plan = self._ledger.generation(), self._ledger.plan()
             receipts = {shard: receipt for shard, (receipt, _) in self._ledger.receipts().items()}
-            current = {
-                shard: receipt
-                for shard, receipt in receipts.items()
-                if receipt.generation == generation and (plan is None or shard < len(plan.tasks))
-            }
+            current = _current(receipts, generation, plan)
             manifest = self._ledger.whole(current, plan, metadata)
             self._ledger.check_files(current)
             self._remove_stale(receipts, keep=current, permitted=generation > 0 or plan is not None)
@@ -136,9 +136,7 @@ class Publication:
                     self._store.put_if_absent(MANIFEST, manifest.to_json())
             else:
                 self._put_manifest(manifest.to_json(), lease)
-                if self._ledger.generation() != generation:  # withdrawn meanwhile: this process slept over its lease
-                    self._store.delete(MANIFEST)
-                    raise LeaseLostError(self._ledger.where, "the dataset")
+            self._take_back_if_late(manifest, generation, lease)
         return manifest
 
     def recover(self) -> None:
@@ -192,8 +190,8 @@ class Publication:
         return receipt.kind != self.kind and receipt.generation == generation
 
     def _receipt_of_another_kind(self) -> Receipt | None:
-        generation = self._ledger.generation()
-        receipts = (receipt for receipt, _ in self._ledger.receipts().values())
+        generation = self._generation()
+        receipts = (receipt for receipt, _ in self._ledger.receipts(pass_damaged=True).values())
         return next((receipt for receipt in receipts if self._is_of_another_kind(receipt, generation)), None)
 
     def _sweep(self) -> None:
@@ -260,11 +258,60 @@ class Publication:
                 raise PublishedError(self._ledger.where, "was published by another process meanwhile")
             lease.check()
             self._store.delete(MANIFEST)
+        raise self._cut_short(MANIFEST, raw, found)
+
+    def _take_back_if_late(self, manifest: Manifest, generation: int, lease: Lease) -> None:
+        """LeaseLostError where this process slept over its lease, and the manifest is not what lies there now.
+
+        Withdrawn meanwhile, or a shard was written anew: then the manifest goes again, unless it is another process's.
+        """
+        with contextlib.suppress(LeaseLostError):
+            if self._ledger.generation() == generation:
+                lease.check()  # held: nobody wrote or withdrew
+                return
+        with contextlib.suppress(HeadraceError):
+            receipts = {shard: receipt for shard, (receipt, _) in self._ledger.receipts().items()}
+            plan = self._ledger.plan()
+            current = _current(receipts, self._ledger.generation(), plan)
+            if self._ledger.whole(current, plan, manifest.metadata) == manifest:
+                self._ledger.refuse_writers(besides=DATASET)
+                self._ledger.check_files(current)
+                return
+        if self._ledger.get(MANIFEST) == manifest.to_json():
+            self._store.delete(MANIFEST)
+        raise LeaseLostError(self._ledger.where, "the dataset")
+
+    def _put_whole(self, path: str, raw: bytes, lease: Lease | None = None) -> None:
+        """Put an object, and again where the store kept less of it than it was given."""
+        for _ in range(TRIES):
+            if lease is not None:
+                self._check(lease)
+            self._store.put(path, raw)
+            if self._has_folders or (found := self._ledger.get(path)) is None or not _is_part(found, raw):
+                return  # whole, or another one's since
+        raise self._cut_short(path, raw, found)
+
+    def _cut_short(self, path: str, raw: bytes, found: bytes | None) -> WriteError:
         kept = "nothing" if found is None else f"{len(found)} of them"
-        raise WriteError(
-            f"{self._ledger.where.rstrip('/')}/{MANIFEST}: the store acknowledged {len(raw)} bytes and kept {kept}, "
+        return WriteError(
+            f"{self._ledger.where.rstrip('/')}/{path}: the store acknowledged {len(raw)} bytes and kept {kept}, "
             f"{TRIES} times; the dataset is not published"
         )
+
+    def _generation(self) -> int:
+        """The generation; where a store kept less of the number than it was given, one that no receipt has."""
+        if not self._ledger.is_generation_cut_short():
+            return self._ledger.generation()
+        receipts = self._ledger.receipts(pass_damaged=True).values()
+        return 1 + max((receipt.generation for receipt, _ in receipts), default=-1)
+
+    def _mended_generation(self) -> int:
+        """The generation, written anew where a store kept less of it than it was given."""
+        if self._ledger.is_generation_cut_short():
+            with self._dataset_lease() as lease:
+                if self._ledger.is_generation_cut_short():
+                    self._put_whole(GENERATION, b"%d\n" % self._generation(), lease)
+        return self._ledger.generation()
 
     def _lease(self, name: str, what: str) -> Lease:
         return acquire(self._store, LEASES, name, what=what, attempt=attempt_id(), on_takeover=lambda _: None)
@@ -293,6 +340,19 @@ class Publication:
             self._store.delete(path)
         for shard in set(receipts) - set(keep):
             self._store.delete(receipt_path(shard))
+
+
+def _current(receipts: Mapping[int, Receipt], generation: int, plan: Plan | None) -> dict[int, Receipt]:
+    """Those that count."""
+    return {
+        shard: receipt
+        for shard, receipt in receipts.items()
+        if receipt.generation == generation and (plan is None or shard < len(plan.tasks))
+    }
+
+
+def _is_part(found: bytes, raw: bytes) -> bool:
+    return len(found) < len(raw) and raw.startswith(found)
 
 
 def refuse_unwritable(store: Store) -> None:

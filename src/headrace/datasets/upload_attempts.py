@@ -18,6 +18,8 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from types import TracebackType
 from typing import Self
 
+import xxhash
+
 from headrace.datasets.attempts import AttemptFile, OpenFiles, ShardAttempt
 from headrace.datasets.ledger import LEASES, Ledger, receipt_path, shard_file
 from headrace.datasets.publication import Publication
@@ -244,7 +246,8 @@ class UploadAttempt(ShardAttempt):
     def _take_back(self) -> None:
         """Remove files that landed over a successor's: missing is an error to every reader, other bytes might not be.
 
-        Only what a receipt or the manifest says to be something else, and only while it is what this attempt put.
+        Only what a receipt or the manifest says to be something else, and only while it is what this attempt put: by
+        its version, or by its content where the answer to the upload was lost.
         """
         with contextlib.suppress(StoreError, ValueError):
             ledger = Ledger(self._store, self._kind)
@@ -255,9 +258,18 @@ class UploadAttempt(ShardAttempt):
             for record in self._records:
                 if theirs.get(record.name, record) == record or record.name not in self._versions:
                     continue
-                found = ledger.head(record.name)
-                if found is not None and found.version == self._versions[record.name]:
+                if self._is_in_place(record):
                     self._store.delete(record.name)
+
+    def _is_in_place(self, record: FileRecord) -> bool:
+        """Whether the object of this name is the one that this attempt put."""
+        found = Ledger(self._store, self._kind).head(record.name)
+        if found is None or self._versions[record.name]:
+            return found is not None and found.version == self._versions[record.name]
+        digest = xxhash.xxh3_128()
+        for piece in self._store.pieces(record.name):
+            digest.update(piece)
+        return digest.hexdigest() == record.xxh3_128
 
 
 class UploadQueue:

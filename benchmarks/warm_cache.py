@@ -48,7 +48,7 @@ from headrace import (
 MIB = 1 << 20
 LEAST = 0.9
 BATCH = 32
-BATCHES = 300  # a round
+BATCHES = 1500  # a round
 
 
 def write_windows(store: LocalStore, count: int) -> None:

@@ -7,6 +7,8 @@ import pytest
 
 from cache_scenes import NAMES, LoggedRemote, bind, content, fetches, kept, remote_store, usage
 from headrace.errors import StoreError
+from headrace.store.cache_files import CacheFolder
+from headrace.store.eviction import cached_data
 from headrace.testing import Delay, Refuse, Rule, Run
 
 FIRST = NAMES[0]
@@ -67,6 +69,20 @@ def test_a_budget_of_nothing_fetches_nothing_and_a_file_above_it_is_left_out(tmp
     dataset.prefetch(NAMES, 999)
     wait_until(lambda: not prefetch_threads())
     assert fetches(remote) == 0
+
+
+def test_what_still_arrives_after_a_hint_that_expects_nothing_is_not_held(tmp_path):
+    remote = remote_store()
+    go_on = threading.Event()
+    remote.rules.append(Rule(Run(lambda call: go_on.wait(20)), operation="pieces"))
+    dataset = bind(remote, tmp_path)
+    dataset.prefetch(NAMES, 10_000)
+    wait_until(lambda: remote.count("pieces") == 4)
+    dataset.prefetch([], 0)
+    go_on.set()
+    wait_until(lambda: not prefetch_threads())
+    assert len(kept(tmp_path)) == 4
+    assert [data.num_pinned for data in cached_data(CacheFolder(tmp_path))] == [0]
 
 
 def test_a_new_hint_takes_the_place_of_the_old_one(tmp_path):

@@ -53,7 +53,7 @@ class Prefetcher:
                 self._let_go(path)
             arriving = {path: self._sizes_bytes[path] for path in self._held}
             self._sizes_bytes = dict(sizes_bytes) | arriving
-            self._ranks = {path: rank for rank, path in enumerate(self._sizes_bytes)}
+            self._ranks = {path: rank for rank, path in enumerate(sizes_bytes)}
             self._pending = {path for path in sizes_bytes if path not in self._held}
             self._order = [
                 (rank, path) for path, rank in self._ranks.items() if path in self._pending
@@ -116,9 +116,9 @@ class Prefetcher:
                 view = None
             with self._changed:
                 if path in self._held:  # and not used meanwhile
-                    if view is not None:
+                    if view is not None and path in self._ranks:
                         self._held[path] = view
-                    else:
+                    else:  # it failed, or is expected no more
                         self._let_go(path)
                         if not has_room:
                             self._make_room(path)

@@ -26,7 +26,7 @@ from headrace.store.object_ranges import Span, merged, sliced
 from headrace.store.objects import ObjectStore
 from headrace.store.open import open_store
 from headrace.store.retrying import RetryingStore, RetryPolicy
-from servers.faulty_http import Cut, Delay, Reset, Rule, Run, Stall, Status, Whole
+from servers.faulty_http import Cut, Delay, HttpServer, Reset, Rule, Run, Stall, Status, Whole
 
 DATA = bytes(range(256)) * 40  # 10,240 bytes
 QUICK = RetryPolicy(tries=4, first_wait_s=0.01)
@@ -410,6 +410,16 @@ def test_a_wait_that_the_server_asks_for_is_waited(web, http_server, status, ask
     assert 0.9 < time.monotonic() - began_s < 10
     assert http_server.count("GET") == 2
     timer.join()
+
+
+def test_a_redirect_to_another_server_takes_no_authorization_along(http_url, http_server, tmp_path):
+    (tmp_path / "object").write_bytes(DATA)
+    with HttpServer(tmp_path, [Rule(Status(429), times=1)]) as elsewhere:
+        http_server.rules.append(Rule(Status(302, {"Location": f"{elsewhere.url}/object"})))
+        store = open_store(http_url, retry=QUICK, headers={"Authorization": "do-not-show"})
+        assert store.get("object") == DATA
+        assert {request.headers.get("authorization") for request in http_server.requests} == {"do-not-show"}
+        assert {request.headers.get("authorization") for request in elsewhere.requests} == {None}
 
 
 def test_a_wait_that_s3_asks_for_is_waited_and_a_503_of_s3_is_not_asked_about(bucket, http_server):

@@ -42,8 +42,15 @@ def _retry_after_s(url: str, headers: dict[str, str]) -> float | None:
     import urllib.error  # late: few programs ever need it
     import urllib.request
 
+    class Redirects(urllib.request.HTTPRedirectHandler):
+        def redirect_request(self, asked: urllib.request.Request, *answer: Any) -> urllib.request.Request:
+            same = urlsplit(answer[-1])[:2] == urlsplit(asked.full_url)[:2]
+            # What authorizes here is nobody else's to see.
+            return urllib.request.Request(answer[-1], headers=headers if same else {}, method="HEAD")
+
     try:
-        urllib.request.urlopen(urllib.request.Request(url, headers=headers, method="HEAD"), timeout=_TIMEOUT_S).close()
+        request = urllib.request.Request(url, headers=headers, method="HEAD")
+        urllib.request.build_opener(Redirects).open(request, timeout=_TIMEOUT_S).close()
     except urllib.error.HTTPError as answer:
         with answer:
             asked = str(answer.headers.get("Retry-After", "")).strip()

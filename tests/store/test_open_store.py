@@ -81,6 +81,7 @@ def test_the_account_of_an_azure_url_is_understood():
         ("s3://no bucket/a", {}, "url.*BUCKET"),
         ("s3://bucket", {"endpoint": "host:80"}, "endpoint.*http"),
         ("s3://bucket", {"endpoint": "http://a host"}, "endpoint.*http"),
+        ("s3://bucket", {"endpoint": "http://me:do-not-show@host"}, "endpoint.*no keys"),
         ("https://", {}, "url"),
         ("s3://bucket/a/../b", {}, "url.*empty parts"),
         ("s3://bucket/a//b", {}, "url.*empty parts"),

@@ -39,6 +39,8 @@ _left_behind: list[object] = []  # clients of a parent process: ending them here
 class FsspecStore(Store):
     """The objects below a URL of any scheme that fsspec knows; options are the file system's own.
 
+    Of gs:// and hf:// unknown ones are refused by name at first use; others may hand them to yet another client.
+
         FsspecStore("gs://bucket/prefix")                       # gcloud's credentials
         FsspecStore("gs://bucket/prefix", anonymous=True)
         FsspecStore("hf://datasets/owner/name@revision", token="...")

@@ -234,8 +234,8 @@ def _checked_options(kind: str, scheme: str, options: Mapping[str, Any]) -> Obje
         raise TypeError(f"credential_provider must be callable, not {type(provider).__name__}")
     if inspect.iscoroutinefunction(provider) or inspect.iscoroutinefunction(getattr(provider, "__call__", None)):  # noqa: B004
         raise TypeError("credential_provider must be a plain function: nothing here runs an event loop")
-    if checked.endpoint is not None and not _URL.fullmatch(checked.endpoint):
-        raise OptionError("endpoint", "...", "a URL: http(s)://host, with port and path where there are some")
+    if checked.endpoint is not None and (not _URL.fullmatch(checked.endpoint) or set("@?#") & set(checked.endpoint)):
+        raise OptionError("endpoint", "...", "a URL: http(s)://host, with port and path where there are some, no keys")
     for name in ("request_timeout_s", "connect_timeout_s"):
         value = getattr(checked, name)
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0.001 <= value < 1e7:

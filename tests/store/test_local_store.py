@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from headrace.errors import NotFoundError, StoreError, TruncatedReadError
+from headrace.errors import NotFoundError, ObjectChangedError, StoreError, TruncatedReadError
 from headrace.store import LocalStore, descriptors, files
 from headrace.store.descriptors import Descriptors, open_to_read
 from headrace.store.identity import attempt_id
@@ -717,3 +717,24 @@ def test_a_store_that_is_dropped_without_close_leaves_no_file_open(tmp_path):
     assert descriptors_below(tmp_path) == 5
     del store
     assert descriptors_below(tmp_path) == 0
+
+
+@pytest.mark.parametrize("mapped", [True, False])
+def test_what_another_process_put_in_place_of_an_open_file_is_read_as_such(tmp_path, mapped):
+    store = LocalStore(tmp_path, mapped=mapped)
+    begin, length = np.array([0]), np.array([3])
+    store.put("object", b"old")
+    before = store.head("object")
+    assert bytes(store.get_ranges_of(before, begin, length)[0]) == b"old"  # open from now on
+    other = LocalStore(tmp_path)
+    for data in (b"new", b"longer", b"abc"):
+        other.put("object", data)
+        with pytest.raises(ObjectChangedError):
+            store.get_ranges_of(before, begin, length)
+        found = store.head("object")
+        assert bytes(store.get_ranges_of(found, begin, length)[0]) == data[:3]
+        assert b"".join(store.pieces("object", 2)) == data
+        before = found
+    other.delete("object")
+    with pytest.raises(NotFoundError):
+        store.get_ranges_of(before, begin, length)

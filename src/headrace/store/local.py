@@ -90,6 +90,14 @@ class LocalStore(Store):
             ranges = checked_ranges(full, starts, lengths, os.fstat(descriptor).st_size)
             return [files.read_at(descriptor, start, length, full) for start, length in ranges]
 
+    def get_ranges_of(self, found: FileInfo, starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> list[memoryview]:
+        full = self._full(found.path)
+        with named(full, "read"), self._own_descriptors().opened(full) as descriptor:
+            is_known = files.info(found.path, os.fstat(descriptor)).version == found.version
+        if not is_known:  # it was opened before somebody else replaced the file
+            self._forget(full)
+        return super().get_ranges_of(found, starts, lengths)
+
     def view(self, path: str) -> memoryview:
         if not self.capabilities.view:
             return super().view(path)  # refuses

@@ -150,6 +150,17 @@ def test_compressed_samples_are_read_whole_once(access):
         assert requests(store)["get_ranges_of"] >= num_shards - 1  # one is held
 
 
+def test_of_compressed_samples_only_the_form_that_is_read_is_looked_up_and_once():
+    store = flat(written_samples(compression="zstd"))
+    with samples(store, decompressed_bytes=0) as dataset:
+        count = dataset.describe()["num_shards"]
+        requests(store)
+        dataset.__getitems__(np.arange(50))
+        assert requests(store) == {"head": count + 1, "get_ranges_of": count}
+        dataset.__getitems__(np.arange(50))
+        assert set(requests(store)) == {"get_ranges_of"}
+
+
 def test_samples_that_are_verified_are_read_whole():
     store = flat(written_samples(hashes=["xxh3_64"]))
     with samples(store, verify=True) as dataset:

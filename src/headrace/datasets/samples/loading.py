@@ -108,8 +108,10 @@ class ShardFolder:
         memory."""
         entries = [self._known(number) for number in numbers]
         if self._is_plain:
-            files = [file for entry in entries for forms in stored_files(entry) for file in forms if file is not None]
-            self.source.pins([file.basename for file in files], (0,))
+            forms = [found for entry in entries for found in stored_files(entry)]
+            pins = self.source.pins([(compressed or raw).basename for raw, compressed in forms], (0,))
+            absent = [raw.basename for (raw, _), pin in zip(forms, pins, strict=True) if pin is None]
+            self.source.pins(absent, (0,))  # of what was compressed the other form may be there
         little = [self.source.keeps_copies or self._is_ranged(entry) for entry in entries]
         return [number for number, is_little in zip(numbers, little, strict=True) if is_little]
 

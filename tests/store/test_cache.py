@@ -603,3 +603,15 @@ def test_views_hold_no_file_open(tmp_path):
     views = [dataset.view(name) for name in NAMES * 20]
     assert len(os.listdir("/proc/self/fd")) - before <= 16  # the lock files
     del views
+
+
+@pytest.mark.parametrize("blocked", ["", "headrace-cache", "headrace-cache/1/files", "headrace-cache/1/locks"])
+def test_a_file_where_the_cache_needs_a_folder_is_never_taken_for_a_missing_file_of_the_dataset(tmp_path, blocked):
+    path = tmp_path / "cache" / blocked
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("mine")
+    with pytest.raises(StoreError, match="Not a directory") as caught:
+        bind(remote_store(), tmp_path / "cache").view(FIRST)
+    assert not isinstance(caught.value, NotFoundError)
+    assert str(tmp_path / "cache") in str(caught.value)
+    assert path.read_text() == "mine"

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from headrace.errors import OptionError
 from headrace.store import files
 from headrace.store.cache_files import CacheFolder
-from headrace.store.copies import Copies, Wanted
+from headrace.store.copies import Copies, Wanted, in_cache
 from headrace.store.downloads import Downloads, NoRoomError
 from headrace.store.eviction import limit_in_bytes
 from headrace.store.maps import most_maps
@@ -208,7 +208,7 @@ class CachedDataset(_Through):
         wanted = self._wanted(path)
         if wanted is None:
             return memoryview(self.store.get(path))
-        with files.named(wanted.entry.full_path, "map"):
+        with in_cache(wanted.entry, "map"):
             view = self._copies.mapped(wanted)
         if view is None:
             view = self.prefetcher.arrived(path)
@@ -282,7 +282,7 @@ class CachedDataset(_Through):
         wanted = self._wanted(path)
         if wanted is None:
             return None
-        with files.named(wanted.entry.full_path, "map"):
+        with in_cache(wanted.entry, "map"):
             view = self._copies.mapped(wanted)
         return self.view(path) if view is None and wanted.expected.stored is not None else view
 

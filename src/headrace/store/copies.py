@@ -8,12 +8,14 @@ from typing import NamedTuple
 
 import xxhash
 
+from headrace.errors import StoreError
+from headrace.store import files
 from headrace.store.cache_files import CacheFolder, Entry
 from headrace.store.eviction import pin_name
 from headrace.store.maps import map_file, mapping_of
 from headrace.store.store import DatasetFile, Store
 
-__all__ = ["EMPTY", "Copies", "Passing", "Wanted", "digest_of", "kept_digest", "own_digest", "paused"]
+__all__ = ["EMPTY", "Copies", "Passing", "Wanted", "digest_of", "in_cache", "kept_digest", "own_digest", "paused"]
 
 EMPTY = memoryview(b"")
 _SECOND_NS = 1_000_000_000
@@ -163,6 +165,11 @@ class Passing:
     def end(self) -> None:
         """None is arriving any more."""
         self._is_arriving = False
+
+
+def in_cache(entry: Entry, action: str) -> files.named:
+    """A block in which every OSError becomes a StoreError, and never one that says that the dataset lacks a file."""
+    return files.named(entry.full_path, action, absent=StoreError)
 
 
 def digest_of(expected: DatasetFile, data: memoryview) -> str:

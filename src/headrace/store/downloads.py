@@ -20,10 +20,9 @@ import time
 from types import TracebackType
 
 from headrace.errors import DamagedObjectError, HeadraceError, ObjectChangedError, StoreError, TruncatedReadError
-from headrace.store import files
 from headrace.store.arrivals import Target, fill
 from headrace.store.cache_files import CacheFolder, Entry, Temporary
-from headrace.store.copies import EMPTY, Copies, Passing, Wanted, paused
+from headrace.store.copies import EMPTY, Copies, Passing, Wanted, in_cache, paused
 from headrace.store.eviction import evict
 from headrace.store.maps import map_file
 
@@ -60,7 +59,7 @@ class Downloads:
         With may_pass=False NoRoomError where it cannot be kept. Otherwise what the store raised: to whoever fetches,
         and to all who waited for that.
         """
-        with files.named(wanted.entry.full_path, "cache"):
+        with in_cache(wanted.entry, "cache"):
             known = self.folder.failure(wanted.entry)
             waiting = _Waiting(self, wanted)
             while (lock := self._lock(wanted.entry, waiting.takeovers)) is None:

@@ -51,12 +51,15 @@ _NAME_BYTES = 255
 
 
 class named:
-    """A block in which every OSError becomes a StoreError that names the full path and what was tried."""
+    """A block in which every OSError becomes a StoreError that names the full path and what was tried.
 
-    __slots__ = ("_action", "_full_path")
+    absent is its kind where there is no such file, or no such folder.
+    """
 
-    def __init__(self, full_path: str, action: str) -> None:
-        self._full_path, self._action = full_path, action
+    __slots__ = ("_absent", "_action", "_full_path")
+
+    def __init__(self, full_path: str, action: str, absent: type[StoreError] = NotFoundError) -> None:
+        self._full_path, self._action, self._absent = full_path, action, absent
 
     def __enter__(self) -> None:
         """Nothing to do before the block."""
@@ -67,10 +70,8 @@ class named:
         if isinstance(error, OSError) and not isinstance(error, StoreError):
             reason = os.strerror(error.errno) if error.errno else str(error)
             advice = _ADVICE.get(error.errno or 0, "")
-            absent = error.errno in _ABSENT
-            raised = (NotFoundError if absent else StoreError)(
-                f"{self._full_path}: cannot {self._action}: {reason}{advice}"
-            )
+            raised_as = self._absent if error.errno in _ABSENT else StoreError
+            raised = raised_as(f"{self._full_path}: cannot {self._action}: {reason}{advice}")
             raised.errno = error.errno
             try:
                 raise raised from error

@@ -615,3 +615,26 @@ def test_a_file_where_the_cache_needs_a_folder_is_never_taken_for_a_missing_file
     assert not isinstance(caught.value, NotFoundError)
     assert str(tmp_path / "cache") in str(caught.value)
     assert path.read_text() == "mine"
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("kind", ["link", "loop", "pipe"])
+def test_links_and_pipes_in_place_of_a_copy_are_replaced_and_what_links_point_at_is_left_alone(tmp_path, kind):
+    bind(remote_store(), tmp_path).view(FIRST)
+    path = kept(tmp_path)[FIRST]
+    path.unlink()
+    mine = tmp_path / "mine"
+    mine.write_bytes(content(FIRST))
+    os.utime(mine, (5, 5))
+    if kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.symlink_to(mine if kind == "link" else path)
+    remote = remote_store()
+    dataset = bind(remote, tmp_path)
+    assert not dataset.is_cached(FIRST)
+    assert bytes(dataset.view(FIRST)) == content(FIRST)
+    assert fetches(remote) == 1
+    assert mine.stat().st_mtime == 5
+    assert path.is_file()
+    assert not path.is_symlink()

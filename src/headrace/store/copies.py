@@ -1,6 +1,8 @@
 """The copies that lie in a cache, as one process sees them: looked at, checked where that is due, mapped and pinned."""
 
+import errno
 import os
+import stat
 import threading
 import weakref
 from enum import Enum
@@ -19,6 +21,9 @@ __all__ = ["EMPTY", "Copies", "Passing", "Wanted", "digest_of", "in_cache", "kep
 
 EMPTY = memoryview(b"")
 _SECOND_NS = 1_000_000_000
+# Neither a link that somebody put there, whose target is his, nor a pipe that would block.
+_TO_READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+_NOT_OURS = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
 _PIN_TRIES, _PIN_WAIT_S = 200, 0.001
 
 
@@ -43,7 +48,7 @@ class State(Enum):
 
     WHOLE = "it is as it was when it was checked"
     UNSURE = "its size is right, and its content has to be checked"
-    DAMAGED = "its size is wrong"
+    DAMAGED = "its size is wrong, or it is no file"
 
 
 class Copies:
@@ -63,15 +68,16 @@ class Copies:
         pinned = self.pin(wanted.entry)
         view = None
         try:
-            descriptor = os.open(wanted.entry.full_path, os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = os.open(wanted.entry.full_path, _TO_READ)
             try:
                 view = self._checked(wanted, descriptor)
             finally:
                 os.close(descriptor)
             if view is None and discard:
                 self.folder.discard(wanted.entry.full_path)
-        except (FileNotFoundError, NotADirectoryError):
-            pass
+        except OSError as error:
+            if error.errno not in _NOT_OURS:
+                raise
         finally:
             if pinned:
                 self.unpin_after(view, wanted.entry)
@@ -80,7 +86,7 @@ class Copies:
     def is_whole(self, wanted: Wanted) -> bool:
         """Whether there is a copy that was checked."""
         try:
-            return self._state(wanted, os.stat(wanted.entry.full_path)) is State.WHOLE
+            return self._state(wanted, os.lstat(wanted.entry.full_path)) is State.WHOLE
         except OSError:
             return False
 
@@ -105,7 +111,7 @@ class Copies:
             weakref.finalize(mapping_of(view), self.folder.locks.drop, name, process).atexit = False
 
     def _state(self, wanted: Wanted, status: os.stat_result) -> State:
-        if status.st_size != wanted.expected.size_bytes:
+        if not stat.S_ISREG(status.st_mode) or status.st_size != wanted.expected.size_bytes:
             return State.DAMAGED
         is_checked = status.st_mtime_ns // _SECOND_NS == wanted.stamp_s
         if is_checked or not self.verify:

@@ -1,5 +1,6 @@
 """copy_dataset: any dataset to any place, whole or not at all, gone on with after a kill, and never over another."""
 
+import contextlib
 import json
 import multiprocessing
 import os
@@ -25,6 +26,7 @@ from headrace.errors import (
     CorruptShardError,
     DatasetChangedError,
     ExistingOutputError,
+    FieldError,
     HeadraceError,
     LeaseLostError,
     NoDatasetError,
@@ -352,6 +354,19 @@ def test_foreign_files_of_the_same_names_and_sizes_are_compared(tmp_path):
         copy_dataset(source, target)
 
 
+def test_samples_without_hashes_whose_index_is_the_same_are_compared():
+    stores = source, target = MemoryStore(), MemoryStore(flat=True)
+    for store, first in zip(stores, (100, 200), strict=True):  # as many digits: files of the same sizes
+        write(store, range(first, first + 45), hashes=None)
+    assert source.get("index.json") == target.get("index.json")
+    before = files_in(target)
+    with pytest.raises(ExistingOutputError, match=r"holds another shard\.00000\.mds"):
+        copy_dataset(source, target)
+    assert files_in(target) == before
+    write(target, range(100, 145), hashes=None, exist_ok=True)
+    assert copy_dataset(source, target).skipped_files == 5
+
+
 def test_a_directory_with_anything_in_it_is_refused(source, target):
     target.put("notes/README", b"mine")
     with pytest.raises(ExistingOutputError, match=r"is not empty \(notes/README\)"):
@@ -496,6 +511,26 @@ def test_another_dataset_is_not_mixed_into_one_that_was_begun(tmp_path):
     assert files_in(target) == before
     copy_dataset(sources[0], target)
     assert fingerprint_of(target, "stream") == fingerprint_of(sources[0], "stream")
+
+
+def test_what_somebody_wrote_where_a_copy_had_begun_is_not_overwritten_by_going_on_with_it(kind, source, target):
+    watched = FaultStore(source, [Rule(Refuse(StoreError("broken")), "pieces", nth=1)])
+    with pytest.raises(StoreError, match="broken"):
+        copy_dataset(watched, target, workers=1)
+    if is_samples(kind):
+        with contextlib.suppress(FieldError):
+            write(target, [*range(500, 545), "no id"], hashes=["sha1"], exist_ok=True)  # unfinished
+    else:
+        storage = StreamStorage(target, U2)
+        with storage.sync_writer(overwrite=True) as writer:
+            for shard in range(5):
+                writer.append(shard, np.arange(7, 107, dtype=np.uint16))
+        if kind != "receipts":
+            storage.publish()
+    before = files_in(target)
+    with pytest.raises(ExistingOutputError, match="somebody has begun to write another dataset there since"):
+        copy_dataset(source, target)
+    assert files_in(target) == before
 
 
 def test_foreign_files_that_changed_since_are_not_mixed_with_those_that_were_copied(tmp_path):

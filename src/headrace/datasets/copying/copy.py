@@ -53,6 +53,7 @@ def copy_dataset(source: Place, destination: Place, *, workers: int = _WORKERS, 
 
     Run it again after an interruption: files that this copy stored whole are skipped. What is being copied is noted at
     the destination; files without a recorded digest count as the same while the source has the same version of them.
+    Where the copy is whole already, nothing is written; files without a recorded digest are read on both sides then.
 
     workers threads copy a file each, with a few pieces of 8 MiB in memory. tell hears, from any of them, (bytes read
     now, bytes in all); now can be negative where a file is read again.
@@ -76,8 +77,7 @@ def copy_dataset(source: Place, destination: Place, *, workers: int = _WORKERS, 
         if found.is_whole:
             target.tidy()
     if found.is_whole:
-        if not contents.commits:
-            _refuse_other_bytes(read, written, contents.files)
+        _refuse_other_bytes(read, written, [file for file in contents.files if not file.digest], workers)
         return CopyReport(0, 0, len(contents.files), time.monotonic() - began_s, contents.fingerprint)
     try:
         left = [file for file in contents.files if not _is_whole(file, found.files)]
@@ -165,11 +165,23 @@ def _is_whole(file: CopiedFile, files: dict[str, FileInfo]) -> bool:
     return file.path in files and files[file.path].size_bytes == file.size_bytes
 
 
-def _refuse_other_bytes(source: Store, target: Store, files: list[CopiedFile]) -> None:
-    """ExistingOutputError where foreign files of the same names and sizes are not the same."""
-    for file in files:
+def _refuse_other_bytes(source: Store, target: Store, files: list[CopiedFile], workers: int) -> None:
+    """ExistingOutputError where files of the same names and sizes, of which no digest tells, are not the same.
+
+    Samples of one length make equal indexes, whatever is in them.
+    """
+
+    def refuse(file: CopiedFile) -> None:
         if _digest(source, file.path) != _digest(target, file.path):
             raise ExistingOutputError(target.location, f"holds another {file.path}", "remove what is there first")
+
+    with ThreadPoolExecutor(workers, "headrace-compare") as pool:
+        comparing = [pool.submit(refuse, file) for file in files]
+        try:
+            for comparison in comparing:
+                comparison.result()
+        finally:
+            pool.shutdown(cancel_futures=True)
 
 
 def _digest(store: Store, path: str) -> str:

@@ -63,6 +63,7 @@ class Destination:
         files = {info.path: info for info in self.store.list()}
         note = self._read_note()
         if note is not None and note.identity == self._contents.identity:
+            self._refuse_what_came_since(files)
             return Found(False, files)
         if note is not None:
             problem = f"holds the beginning of a copy of another dataset, {note.source}"
@@ -145,6 +146,18 @@ class Destination:
             return None if raw is None else msgspec.json.decode(raw, type=_Note)
         except msgspec.DecodeError:
             return _Note(0, "", "of which the note is damaged")
+
+    def _refuse_what_came_since(self, files: dict[str, FileInfo]) -> None:
+        """ExistingOutputError where somebody wrote beside the note: his files may look like those of the copy."""
+        own = {self._note, *(file.path for file in self._contents.files), *(path for path, _ in self._contents.commits)}
+        others = [path for path in files if path not in own and "/leases/" not in path and not path.endswith(PART)]
+        for path, data in self._contents.commits[-1:]:
+            if path in files and content(self.store, path) != data:
+                others.append(path)
+        if others:
+            shown = ", ".join(others[:3]) + ", ..." * (len(others) > 3)
+            since = f"somebody has begun to write another dataset there since ({shown})"
+            raise ExistingOutputError(self.store.location, f"holds the beginning of this copy, and {since}", _ANOTHER)
 
     def _has_all(self, files: dict[str, FileInfo]) -> bool:
         return all(_is_there(file, files) for file in self._contents.files)

@@ -5,12 +5,20 @@ from time import monotonic
 
 import numpy as np
 import pytest
+import xxhash
 
 from dataset.scenes import U2
 from headrace import SampleDataset, StreamDataset, StreamStorage
 from headrace.datasets import DocumentDataset, DocumentStorage, MDSWriter, StreamWithMetaStorage
 from headrace.datasets.sources import read_whole
-from headrace.errors import CorruptShardError, DatasetChangedError, NoDatasetError, UnfinishedDatasetError
+from headrace.errors import (
+    CorruptShardError,
+    DatasetChangedError,
+    NoDatasetError,
+    ObjectChangedError,
+    TruncatedReadError,
+    UnfinishedDatasetError,
+)
 from headrace.formats.annotated import SpanNumpyFormat
 from headrace.formats.documents import DocumentBytesFormat
 from headrace.store import LocalStore, MemoryStore
@@ -209,3 +217,61 @@ def test_a_manifest_that_becomes_shorter_as_it_is_read_is_read_again():
     store.put("headrace.json", b"a longer one")
     found = read_whole(Replaced(store, 1, lambda inner: inner.put("headrace.json", b"short")), "headrace.json")
     assert found == (b"short", store.head("headrace.json"))
+
+
+class Digested(MemoryStore):
+    """Versions are digests of the bytes, as S3's are."""
+
+    def head(self, path):
+        return super().head(path)._replace(version=xxhash.xxh3_64_hexdigest(self.get(path)))
+
+
+class ThereAndBack(FaultStore):
+    """Another version is there while a data file is fetched, and the first one again right after."""
+
+    def __init__(self, store, one, two):
+        super().__init__(store)
+        self.one, self.two = one, two
+
+    def pieces(self, path, piece_bytes=1 << 20):
+        put_all(self.store, self.two)
+        data = self.store.get(path)
+        put_all(self.store, self.one)
+        yield memoryview(data)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_was_fetched_while_another_version_was_there_is_not_kept_unchecked(kind, tmp_path):
+    write, dataset, values = KINDS[kind]
+    store = Digested(flat=True)
+    put_all(store, write(1))
+    hidden = ThereAndBack(store, write(1), write(2))
+    with dataset(CachedStore(hidden, tmp_path, verify=False)) as opened, pytest.raises(DatasetChangedError):
+        opened[0]
+    with dataset(CachedStore(store, tmp_path, verify=False)) as opened:
+        assert values(opened[0]) == {1}
+
+
+class BrokenOff(FaultStore):
+    """Every fetch of a data file ends in an error."""
+
+    def __init__(self, store, error):
+        super().__init__(store)
+        self.error = error
+
+    def pieces(self, path, piece_bytes=1 << 20):
+        yield memoryview(b"a")
+        raise self.error
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_file_that_is_replaced_whenever_it_is_fetched_is_told_as_replaced(kind, tmp_path):
+    write, dataset, _ = KINDS[kind]
+    store = MemoryStore(flat=True)
+    put_all(store, write(1))
+    changed = BrokenOff(store, ObjectChangedError("memory://x"))
+    with dataset(CachedStore(changed, tmp_path / "1")) as opened, pytest.raises(DatasetChangedError):
+        opened[0]
+    cut = BrokenOff(store, TruncatedReadError("memory://x", 0, 9, 1))
+    with dataset(CachedStore(cut, tmp_path / "2")) as opened, pytest.raises(CorruptShardError, match=r"has 1 byte"):
+        opened[0]

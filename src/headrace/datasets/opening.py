@@ -44,7 +44,8 @@ class Opened(NamedTuple):
             return number, DatasetFile(record.bytes, record.xxh3_128, xxhash.xxh3_128 if record.xxh3_128 else None)
 
         shards = self.manifest.shards
-        return Source(store, self.content, file, self.evidence, access)
+        # The manifest was looked at as it will be again; times in listings are finer with some stores.
+        return Source(store, self.content, file, self.evidence, access, keeps_by_time=self.published)
 
 
 def open_directory(

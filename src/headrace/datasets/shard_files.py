@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from headrace.datasets.round_trips import FILES_AT_ONCE
 from headrace.datasets.sources import Source
-from headrace.errors import CorruptShardError, DamagedObjectError, NotFoundError, TruncatedReadError
+from headrace.errors import CorruptShardError, DamagedObjectError, NotFoundError, ObjectChangedError, TruncatedReadError
 from headrace.store import FileInfo
 
 __all__ = ["TOO_MANY_MAPS", "FileSets", "ShardFiles", "ShardViews"]
@@ -92,6 +92,11 @@ class ShardFiles:
         except NotFoundError:
             self.source.check([shard])
             raise self._missing(shard) from None
+        except ObjectChangedError:
+            raise self.source.changed(name) from None
+        except TruncatedReadError as error:
+            self.source.check([shard])
+            raise self._wrong_size(shard, error.size) from error
         except DamagedObjectError as error:
             self.source.check([shard])  # it may be another dataset's by now
             problem = f"{name} is not what was recorded: {error.problem}"

@@ -56,8 +56,9 @@ class Source:
 
     content names what is in the files, and is another text where anything else is in them; file says what each of them
     must be, and of which shard it is, or raises KeyError. evidence is what the dataset rests on: the same files for
-    all of it, or some a shard; by_time=True takes one for another when it was written again with equal bytes.
-    OptionError where access="files" and the store keeps no files.
+    all of it, or some a shard; by_time=True takes one for another when it was written again with equal bytes, and
+    keeps_by_time=True does so before what no digest was compared of is kept. OptionError where access="files" and the
+    store keeps no files.
     """
 
     def __init__(
@@ -69,8 +70,10 @@ class Source:
         access: Access = "auto",
         *,
         by_time: bool = False,
+        keeps_by_time: bool = False,
     ) -> None:
         self._by_time = by_time
+        self._keeps_by_time = keeps_by_time
         self.store = store.of_dataset(content, lambda name: self._described(*file(name)))
         self.location = store.location
         self.is_remote = store.capabilities.remote
@@ -100,7 +103,7 @@ class Source:
             return at_once(function, arguments, most)
         return [function(argument) for argument in arguments]
 
-    def check(self, shards: Iterable[int]) -> None:
+    def check(self, shards: Iterable[int], *, by_time: bool = False) -> None:
         """DatasetChangedError unless the evidence for these shards stands; to be asked after reading."""
         if not self._evidence:
             return
@@ -109,7 +112,7 @@ class Source:
         for known, found in zip(basis, self.look_up([info.path for info in basis]), strict=True):
             if found is None or found.version != known.version:
                 raise self.changed(known.path)
-            if self._by_time and found.modified_s != known.modified_s:
+            if (by_time or self._by_time) and found.modified_s != known.modified_s:
                 raise self.changed(known.path)
 
     def look_up(self, names: Sequence[str]) -> list[FileInfo | None]:
@@ -156,7 +159,8 @@ class Source:
 
     def _described(self, shard: int, file: DatasetFile) -> DatasetFile:
         def unchanged() -> None:
-            self.check([shard])
+            # A copy stays: another dataset that was there for a while, between two times of this one, must not.
+            self.check([shard], by_time=self._keeps_by_time)
 
         stored = file.stored and file.stored._replace(file=file.stored.file._replace(unchanged=unchanged))
         return file._replace(stored=stored, unchanged=unchanged)

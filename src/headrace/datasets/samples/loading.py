@@ -18,7 +18,14 @@ from headrace.datasets.samples.index import FileEntry, MdsEntry, ShardEntry, sto
 from headrace.datasets.samples.sample_formats import SampleFormats, ShardReading
 from headrace.datasets.samples.shard_index import ShardIndex
 from headrace.datasets.sources import Access, Source
-from headrace.errors import CorruptShardError, DamagedObjectError, NotFoundError, OptionError, TruncatedReadError
+from headrace.errors import (
+    CorruptShardError,
+    DamagedObjectError,
+    NotFoundError,
+    ObjectChangedError,
+    OptionError,
+    TruncatedReadError,
+)
 from headrace.formats.compression import Codec, codec
 from headrace.formats.digests import HASH_NAMES, digests, new_digest
 from headrace.formats.sample_shards import Decode, Offsets, config_problem
@@ -93,6 +100,7 @@ class ShardFolder:
             ((folder.evidence,),),
             access,
             by_time=not folder.has_digests and folder.store.capabilities.remote,
+            keeps_by_time=True,
         )
         self._verify = verify
         self._is_plain = self.source.is_remote and not self.source.keeps_copies
@@ -211,6 +219,10 @@ class ShardFolder:
         except NotFoundError:
             names = stored.basename if compressed is None else f"{raw.basename} and {compressed.basename}"
             raise damaged(f"{names} {'is' if compressed is None else 'are'} missing") from None
+        except ObjectChangedError:
+            raise self.source.changed(stored.basename) from None
+        except TruncatedReadError as error:
+            raise damaged(f"{stored.basename} has {error.size} bytes, but the index says {stored.bytes}") from error
         except DamagedObjectError as error:
             raise damaged(f"{stored.basename}: {error.problem}") from error
         if len(data) != stored.bytes:

@@ -1,6 +1,7 @@
 """copy_dataset: any dataset to any place, whole or not at all, gone on with after a kill, and never over another."""
 
 import contextlib
+import itertools
 import json
 import multiprocessing
 import os
@@ -603,3 +604,30 @@ def test_a_copy_that_is_killed_at_some_requests_ends_well_when_it_runs_again(kin
 @pytest.mark.parametrize("place", PLACES)
 def test_a_copy_that_is_killed_at_any_request_ends_well_when_it_runs_again(kind, place, tmp_path):
     assert check_every(kind, place, tmp_path, 1) > 10
+
+
+# A reader meanwhile
+
+
+def test_foreign_files_that_are_copied_while_somebody_opens_them_open_whole_or_not_at_all():
+    source = MemoryStore()
+    write_foreign(source)
+    with StreamStorage(source, U2).sync_reader() as reader:
+        expected = reader.read(0, reader.total_length).tolist()
+    for begun, ended in itertools.combinations(range(1, 12), 2):
+        target = MemoryStore(flat=True)
+
+        def begin(_, target=target):
+            watched = FaultStore(source, [Rule(Refuse(StoreError("broken")), "pieces", nth=3)])
+            with pytest.raises(StoreError, match="broken"):
+                copy_dataset(watched, target, workers=1)
+
+        def end(_, target=target):
+            copy_dataset(source, target)
+
+        looking = FaultStore(target, [Rule(Run(begin), nth=begun, times=1), Rule(Run(end), nth=ended, times=1)])
+        try:
+            with StreamStorage(looking, U2).sync_reader() as reader:
+                assert reader.read(0, reader.total_length).tolist() == expected, (begun, ended)
+        except (NoDatasetError, UnfinishedDatasetError):
+            pass

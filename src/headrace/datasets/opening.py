@@ -111,10 +111,11 @@ def _refuse_changed(ledger: Ledger, found: Mapping[int, tuple[Receipt, FileInfo]
 
 
 def _open_foreign(ledger: Ledger, suffixes: frozenset[str], optional: frozenset[str]) -> Opened:
-    shards: dict[int, dict[str, FileInfo]] = {}
-    for info in ledger.store.list(recursive=False):
-        if named := shard_and_suffix(info.path):
-            shards.setdefault(named[0], {})[named[1]] = info
+    shards = _shard_files(ledger)
+    # Who writes or copies has something in .headrace before the first file is there, until the last one is. So files
+    # that are the same before and after a moment without it are all there.
+    if shards and (ledger.has_commits() or _shard_files(ledger) != shards):
+        raise UnfinishedDatasetError(ledger.where, "files came or went while it was being opened", "open it again")
     if not shards:
         _refuse_samples(ledger)
         problem = f"holds no dataset: there is no headrace.json, no {INDEX} and no shard 0000000"
@@ -144,6 +145,15 @@ def _open_foreign(ledger: Ledger, suffixes: frozenset[str], optional: frozenset[
         evidence=tuple(map(tuple, ordered)),
         content=f"versions:{xxhash.xxh3_128_hexdigest(repr(versions).encode())}",
     )
+
+
+def _shard_files(ledger: Ledger) -> dict[int, dict[str, FileInfo]]:
+    """Shard -> suffix -> file, of what is there."""
+    shards: dict[int, dict[str, FileInfo]] = {}
+    for info in ledger.store.list(recursive=False):
+        if named := shard_and_suffix(info.path):
+            shards.setdefault(named[0], {})[named[1]] = info
+    return shards
 
 
 def _refuse_samples(ledger: Ledger) -> None:

@@ -80,6 +80,15 @@ def test_a_server_that_knows_no_ranges_serves_whole_files_to_a_cache(tmp_path):
             return self.get_ranges(found.path, starts, lengths)
 
     plain = NoRanges(flat(written_samples()).store)
+    compressed = NoRanges(flat(written_samples(compression="zstd")).store)
+    with SampleDataset(compressed) as dataset:  # read whole in any case
+        assert all_of(dataset) == [sample(number) for number in range(SHARDS * 10)]
+    with SampleDataset(compressed, decompressed_bytes=0) as dataset:
+        dataset[0]
+        compressed.put("shard.00000.mds.zstd", bytes(compressed.head("shard.00000.mds.zstd").size_bytes))
+        dataset[-1]
+        with pytest.raises(DatasetChangedError):
+            dataset[0]
     with SampleDataset(plain) as dataset, pytest.raises(UnsupportedOperationError):
         dataset[0]
     with SampleDataset(CachedStore(plain, tmp_path)) as dataset:

@@ -115,7 +115,8 @@ def store_error(fault: ObjectFault, where: str, kind: str, *, renewed: bool = Fa
     if "redirect" in fault.words:
         return StoreError(f"{where}: the server sends elsewhere: region= or endpoint= is probably wrong")
     if "NotPartial" in fault.words or "Range request not supported" in fault.words:
-        return UnsupportedOperationError(where, "be read by ranges, which its server ignores", "read whole files")
+        advice = "read whole files, through a cache: CachedStore(store, directory), or --cache DIR"
+        return UnsupportedOperationError(where, "be read by ranges, which its server ignores", advice)
     if "BadScheme" in fault.words:
         return StoreError(
             f"{where}: the endpoint is http://; pass allow_http=True (AWS_ALLOW_HTTP=true) if it is meant"

@@ -25,6 +25,7 @@ from headrace.errors import (
     ObjectChangedError,
     OptionError,
     TruncatedReadError,
+    UnsupportedOperationError,
 )
 from headrace.formats.compression import Codec, codec
 from headrace.formats.digests import HASH_NAMES, digests, new_digest
@@ -213,7 +214,7 @@ class ShardFolder:
             if mapped:
                 data = store.view(stored.basename)
             elif self._is_plain:
-                data = self._bytes(self._pinned(stored, damaged), 0, stored.bytes)
+                data = _whole(self.source, self._pinned(stored, damaged))
             else:
                 data = memoryview(store.get(stored.basename))
         except NotFoundError:
@@ -269,6 +270,17 @@ def _read(source: Source, pin: FileInfo, starts: Int64s, lengths: Int64s) -> lis
         return source.read(pin, starts, lengths)
     except (NotFoundError, TruncatedReadError):  # it was there when it was looked up, and long enough
         raise source.changed(pin.path) from None
+
+
+def _whole(source: Source, pin: FileInfo) -> memoryview:
+    try:
+        return _read(source, pin, np.array([0]), np.array([pin.size_bytes]))[0]
+    except UnsupportedOperationError:  # of a web server that knows no ranges
+        whole = memoryview(source.store.get(pin.path))
+        (found,) = source.look_up([pin.path])
+        if found is None or found.version != pin.version:  # looked at after reading, so that what was read is good
+            raise source.changed(pin.path) from None
+        return whole
 
 
 def _offsets(

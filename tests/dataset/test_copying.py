@@ -22,6 +22,7 @@ from headrace.datasets import (
     open_storage,
 )
 from headrace.datasets.copying import copy_dataset, transfer
+from headrace.datasets.ledger import DATASET, LEASES
 from headrace.datasets.samples import ownership
 from headrace.errors import (
     CorruptShardError,
@@ -41,7 +42,7 @@ from headrace.formats.annotated import SpanNumpyFormat
 from headrace.formats.compression import codec
 from headrace.formats.documents import DocumentBytesFormat
 from headrace.formats.stream import StreamArrayFormat
-from headrace.store import FolderStore, LocalStore, MemoryStore
+from headrace.store import FolderStore, LocalStore, MemoryStore, acquire, attempt_id
 from headrace.store.open import open_store
 from headrace.testing import Cut, FaultStore, Flip, Forget, Refuse, Rule, Run
 from remote_scenes import FlatFolder
@@ -604,6 +605,38 @@ def test_a_copy_that_is_killed_at_some_requests_ends_well_when_it_runs_again(kin
 @pytest.mark.parametrize("place", PLACES)
 def test_a_copy_that_is_killed_at_any_request_ends_well_when_it_runs_again(kind, place, tmp_path):
     assert check_every(kind, place, tmp_path, 1) > 10
+
+
+@pytest.mark.parametrize("kept", [0, 10])
+def test_a_note_of_which_the_store_kept_less_does_not_stop_the_next_copy(kept, kind, source, target):
+    broken = FaultStore(source, [Rule(Refuse(StoreError("broken")), "pieces", nth=2)])
+    cutting = FaultStore(target, [Rule(Cut(kept), "put_if_absent", "*copy.json", times=1)])
+    with pytest.raises(StoreError, match="broken"):
+        copy_dataset(broken, cutting, workers=1)
+    assert copy_dataset(source, target).skipped_files == 1
+    assert fingerprint_of(target, kind) == fingerprint_of(source, kind)
+
+
+@pytest.mark.parametrize("kept", [0, 10])
+def test_a_note_that_a_killed_copier_left_cut_short_does_not_stop_the_next_copy(kept, kind, source, target):
+    broken = FaultStore(source, [Rule(Refuse(StoreError("broken")), "pieces")])
+    with pytest.raises(StoreError, match="broken"):
+        copy_dataset(broken, target, workers=1)
+    (note,) = [path for path in files_in(target) if path.endswith("copy.json")]
+    target.put(note, target.get(note)[:kept])
+    copy_dataset(source, target)
+    assert fingerprint_of(target, kind) == fingerprint_of(source, kind)
+
+
+def test_foreign_files_beside_which_a_late_copier_died_open_again_once_they_are_copied_again(target):
+    source = MemoryStore()
+    write_foreign(source)
+    copy_dataset(source, target)
+    acquire(target, LEASES, DATASET, what="it", attempt=attempt_id(), on_takeover=lambda _: None).let_go()
+    with pytest.raises(UnfinishedDatasetError):
+        fingerprint_of(target, "foreign")
+    assert copy_dataset(source, target).copied_files == 0
+    assert fingerprint_of(target, "foreign") == fingerprint_of(source, "foreign")
 
 
 # A reader meanwhile

@@ -1,5 +1,6 @@
 """Samples written to stores that are no directories: what goes there, how often it is asked, and what is refused."""
 
+import contextlib
 import threading
 
 import pytest
@@ -11,6 +12,7 @@ from headrace.datasets.samples.places import overlap, part_folder
 from headrace.errors import (
     AccessDeniedError,
     ExistingOutputError,
+    HeadraceError,
     LeaseLostError,
     OptionError,
     OutputError,
@@ -75,6 +77,14 @@ def test_a_shard_that_waited_on_the_disk_goes_up_from_there(compression, monkeyp
     if compression is None:
         assert bucket.uploaded == ["shard.00000.mds"]
         assert bucket.largest_put < 1000  # notes and the index
+
+
+def test_a_plan_of_which_a_store_kept_less_does_not_stop_the_next_preparation():
+    store = FaultStore(MemoryStore(flat=True), [Rule(Cut(9), "put", "*plan.json", times=1)])
+    for _ in range(2):
+        with contextlib.suppress(HeadraceError):
+            prepare([0, 1], records, SampleStorage(store, COLUMNS), workers=1, progress=False)
+    assert ids_in(store) == list(range(20))
 
 
 def test_a_dataset_is_prepared_and_prepared_again_and_its_tasks_are_skipped():

@@ -72,7 +72,7 @@ def copy_dataset(source: Place, destination: Place, *, workers: int = _WORKERS, 
     contents = contents_of(read)
     target = Destination(written, contents)
     found = target.look()
-    if not found.is_whole:
+    if not found.is_whole or target.is_littered(found):
         found = target.begin(read.location)
         if found.is_whole:
             target.tidy()

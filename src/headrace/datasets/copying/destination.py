@@ -25,6 +25,7 @@ __all__ = ["Destination"]
 
 _VERSION = 1
 _TRUSTED_S = 1.0
+_TRIES = 3  # with a store that keeps less than it says
 _AGAIN = "copy again: what is whole stays"
 _ANOTHER = "remove what is there first"
 
@@ -35,6 +36,9 @@ class _Note(msgspec.Struct, frozen=True):
     version: int
     identity: str
     source: str
+
+
+_DAMAGED = _Note(0, "", "of which the note is damaged")
 
 
 class Found(NamedTuple):
@@ -62,19 +66,21 @@ class Destination:
             raise ExistingOutputError(self.store.location, "is a file", "remove it")
         files = {info.path: info for info in self.store.list()}
         note = self._read_note()
+        visible = [path for path in files if not path.startswith(f"{PRIVATE}/")]
+        if note is _DAMAGED and not visible:
+            note = None  # nothing is copied before the note is whole
         if note is not None and note.identity == self._contents.identity:
             self._refuse_what_came_since(files)
             return Found(False, files)
         if note is not None:
             problem = f"holds the beginning of a copy of another dataset, {note.source}"
             raise ExistingOutputError(self.store.location, problem, "go on with that one, or remove what is there")
-        visible = [path for path in files if not path.startswith(f"{PRIVATE}/")]
         if self._contents.commits and (commit := content(self.store, self._contents.commits[-1][0])) is not None:
             self._refuse_another(commit, files)
             return Found(True, files)
         if not self._contents.commits and visible and self._has_all(files):
             return Found(True, files)  # as far as names and sizes tell
-        others = visible or [path for path in files if "/leases/" not in path]
+        others = visible or [path for path in files if "/leases/" not in path and path != self._note]
         if others:
             shown = ", ".join(others[:3]) + ", ..." * (len(others) > 3)
             raise ExistingOutputError(self.store.location, f"is not empty ({shown})", _ANOTHER)
@@ -85,9 +91,8 @@ class Destination:
         self._owned.hold(self.store, self._lease())
         try:
             found = self.look()  # again: somebody may have been faster
-            if not found.is_whole and self._read_note() is None:
-                note = _Note(_VERSION, self._contents.identity, source)
-                self.store.put_if_absent(self._note, msgspec.json.encode(note))
+            if not found.is_whole and self._read_note() in (None, _DAMAGED):
+                self._put_note(msgspec.json.encode(_Note(_VERSION, self._contents.identity, source)))
         except BaseException:
             self.release()
             raise
@@ -140,12 +145,24 @@ class Destination:
         """Let the next one in. Twice is harmless."""
         self._owned.release()
 
+    def _put_note(self, raw: bytes) -> None:
+        for _ in range(_TRIES):
+            self.store.put(self._note, raw)
+            if content(self.store, self._note) == raw:
+                return
+        raise StoreError(f"{self.store.location}/{self._note}: the store kept less than {len(raw)} bytes; {_AGAIN}")
+
+    def is_littered(self, found: Found) -> bool:
+        """Whether foreign files do not open because the lease of a copier that died, and nothing else, lies there."""
+        hidden = [path for path in found.files if path.startswith(f"{PRIVATE}/")]
+        return not self._contents.commits and bool(hidden) and all("/leases/" in path for path in hidden)
+
     def _read_note(self) -> _Note | None:
         raw = content(self.store, self._note)
         try:
             return None if raw is None else msgspec.json.decode(raw, type=_Note)
         except msgspec.DecodeError:
-            return _Note(0, "", "of which the note is damaged")
+            return _DAMAGED
 
     def _refuse_what_came_since(self, files: dict[str, FileInfo]) -> None:
         """ExistingOutputError where somebody wrote beside the note: his files may look like those of the copy."""

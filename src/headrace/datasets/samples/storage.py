@@ -120,8 +120,8 @@ class SampleStorage:
             if folder not in folders:
                 self._remove_task(folder)
         plan = Plan(VERSION, tuple(tasks))
-        if self._plan() != plan:
-            self.store.put(PLAN, plan.to_json())
+        if content(self.store, PLAN) != (raw := plan.to_json()):
+            self.store.put(PLAN, raw)
         begin(self.store)
         self._recorded = plan.tasks
 

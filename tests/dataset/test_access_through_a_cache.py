@@ -1,5 +1,7 @@
 """Datasets of every kind through a cache: whole files, fetched once, whatever its limit; ranges of what is large."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -16,7 +18,7 @@ from dataset.remote_reading_scenes import (
     written_samples,
     written_stream,
 )
-from headrace.errors import CorruptShardError, DatasetChangedError
+from headrace.errors import CorruptShardError, DatasetChangedError, OptionError
 from headrace.store import LocalStore
 from headrace.store.cache import CachedStore
 from headrace.testing import FaultStore
@@ -102,7 +104,8 @@ def test_what_was_overwritten_under_a_reader_is_an_error_or_the_old_data(kind, v
     with dataset(old) as expected, dataset(CachedStore(store, tmp_path, verify=verify)) as opened:
         first = opened[0]
         copy_into(store.store, write(salt=1))
-        assert all_same(opened[0], first) and all_same(first, expected[0])  # its files were here before
+        assert all_same(opened[0], first)  # its files were here before
+        assert all_same(first, expected[0])
         with pytest.raises(DatasetChangedError):
             opened[len(opened) - 1]
     with dataset(CachedStore(store, tmp_path, verify=verify)) as again, dataset(write(salt=1)) as expected:
@@ -144,8 +147,26 @@ def test_a_damaged_sample_file_is_named_with_its_shard(tmp_path):
     store = flat(written_samples(hashes=["md5"]))
     data = store.store.get("shard.00001.mds")
     store.store.put("shard.00001.mds", data[:-1] + b"!")
-    with samples(CachedStore(store, tmp_path)) as opened, pytest.raises(CorruptShardError, match="shard 1.*00001.mds"):
+    with (
+        samples(CachedStore(store, tmp_path)) as opened,
+        pytest.raises(CorruptShardError, match=r"shard 1.*00001\.mds"),
+    ):
         all_of(opened)
+
+
+def test_digests_that_only_the_cache_can_compare_are_not_left_to_one_that_compares_none(tmp_path):
+    store = flat(written_samples(compression="zstd", hashes=["xxh3_64"]))
+    index = json.loads(store.get("index.json"))
+    for shard in index["shards"]:
+        shard["raw_data"]["hashes"] = {}
+    store.put("index.json", json.dumps(index).encode())
+    with samples(CachedStore(store, tmp_path / "a"), verify=True) as dataset:
+        assert dataset[0] == sample(0)
+    with (
+        samples(CachedStore(store, tmp_path / "b", verify=False), verify=True) as dataset,
+        pytest.raises(OptionError, match="CachedStore"),
+    ):
+        dataset[0]
 
 
 def test_a_directory_through_a_cache_is_read_as_any_store(tmp_path):

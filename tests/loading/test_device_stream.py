@@ -575,8 +575,7 @@ def test_the_death_of_a_worker_is_an_error_at_the_consumer_and_no_interruption()
     with loader, stream:
         got = []
         with pytest.raises(WorkerError, match="died"):
-            for pack in stream:
-                got.append(pack)
+            got.extend(pack for pack in stream)
         # Item 40 is in pack 3. The batch before it of the same worker may still have been on its way, and dies too.
         assert len(got) in (2, 3)
     assert pack_threads() == []

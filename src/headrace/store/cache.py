@@ -185,7 +185,7 @@ class CachedDataset(_Through):
         self, store: Store, fingerprint: str, file: Callable[[str], DatasetFile], downloads: Downloads
     ) -> None:
         super().__init__(store)
-        self.capabilities = store.capabilities._replace(view=True)
+        self.capabilities = store.capabilities._replace(view=True, verified=downloads.copies.verify)
         self.fingerprint = fingerprint
         self._file = file
         self._copies, self._downloads = downloads.copies, downloads

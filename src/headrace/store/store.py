@@ -64,6 +64,7 @@ class Capabilities(NamedTuple):
     listing: bool = True  # list() and folders()
     exact_versions: bool = True  # another FileInfo.version after a replacement by equal bytes, too
     remote: bool = False  # a request costs a round trip: ask little, and for much at a time
+    verified: bool = False  # files of a dataset are compared with their digests before anybody gets them
 
 
 @runtime_checkable

@@ -256,6 +256,8 @@ class ShardFolder:
         names = [name for name in stored.hashes if name in HASH_NAMES]
         if not names:
             if self.source.keeps_copies and compressed is not None and _digest(compressed):
+                if not self.source.store.capabilities.verified:
+                    raise OptionError("verify", True, "a CachedStore that compares digests, too: one with verify=True")
                 return  # the cache has compared it, before it decompressed the file
             where = self.folder.index.where
             problem = f"digests, but {where} has none of {stored.basename}; leave verify out: sizes are checked anyway"

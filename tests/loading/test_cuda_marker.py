@@ -33,7 +33,9 @@ def test_anywhere():
 def test_the_tests_that_need_cuda_are_counted_aloud(tmp_path, monkeypatch, processes, number, said):
     shutil.copy(CONFTEST, tmp_path)
     (tmp_path / "test_some.py").write_text(TESTS.format(number=number))
-    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = cuda: needs a CUDA device\n")
+    (tmp_path / "pytest.ini").write_text(
+        f"[pytest]\npythonpath = {CONFTEST.parent}\nmarkers = cuda: needs a CUDA device\n"
+    )
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     command = [sys.executable, "-m", "pytest", "-q", "-n", str(processes), "-p", "no:cacheprovider", tmp_path]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100)

@@ -1,4 +1,5 @@
 import email.utils
+import hashlib
 import os
 import pickle
 import signal
@@ -436,6 +437,14 @@ def test_a_wait_that_s3_asks_for_is_waited_and_a_503_of_s3_is_not_asked_about(bu
 
 
 # S3's own answers
+
+
+def test_what_goes_to_s3_is_signed_with_its_digest_so_that_other_bytes_are_refused_there(bucket, http_server):
+    http_server.rules.append(Rule(Status(200, {"ETag": '"tag"'}), method="PUT"))
+    bucket.put("object", DATA)
+    bucket.put_if_absent("object", DATA)
+    found = [request.headers["x-amz-content-sha256"] for request in http_server.requests if request.method == "PUT"]
+    assert found == [hashlib.sha256(DATA).hexdigest()] * 2
 
 
 def test_an_s3_object_is_read_and_signed(bucket, http_server):

@@ -3,7 +3,7 @@
 import os
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TypeVar
 
 __all__ = ["interruptible", "pool"]
@@ -12,6 +12,7 @@ Result = TypeVar("Result")
 
 _FOR_MAIN = "main"  # more than one, because those that were interrupted still wait
 _NUM_FOR_MAIN = 8
+_LOOK_S = 0.2
 
 _pools: dict[tuple[int, int | str], ThreadPoolExecutor] = {}  # by process id: a child has no threads of its parent
 
@@ -33,6 +34,9 @@ def interruptible(read: Callable[[], Result]) -> Result:
         waiting = _pool(_FOR_MAIN, _NUM_FOR_MAIN).submit(read)
     except RuntimeError:  # the interpreter ends, and starts no thread any more
         return read()
+    # By turns: a signal that comes right before this thread falls asleep does not wake it.
+    while not wait([waiting], timeout=_LOOK_S).done:
+        pass
     return waiting.result()
 
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from headrace.datasets.handles import ShardDataset
 from headrace.datasets.item_numbers import item_numbers
 from headrace.datasets.neighbours import parts_in, samples_in, shards_in
+from headrace.datasets.round_trips import FILES_AT_ONCE, at_once
 from headrace.datasets.samples.index import INDEX, is_digested
 from headrace.datasets.samples.opened import Folder, OpenSamples
 from headrace.datasets.samples.options import Place, opened_place
@@ -143,6 +144,21 @@ class SampleDataset(ShardDataset[OpenSamples]):
         return columns_of(opened.entry(0)[1]) if len(opened.lengths) else {}
 
     @property
+    def shards_per_folder(self) -> NDArray[np.int64]:
+        """How many shards each folder has, shape (num_folders,); together len(shard_items)."""
+        return np.array([len(folder.index) for folder in self._required.folders], np.int64)
+
+    @property
+    def samples_per_folder(self) -> NDArray[np.int64]:
+        """How many samples each folder has, shape (num_folders,); together len(self)."""
+        return np.array([folder.index.num_samples for folder in self._required.folders], np.int64)
+
+    @property
+    def digest_names(self) -> list[frozenset[str] | None]:
+        """Of each folder the names of the digests that all its files have; None of one without any file."""
+        return [folder.index.digest_names for folder in self._required.folders]
+
+    @property
     def settings(self) -> dict[str, int | str]:
         """What decides sample i: the data, and which columns are read."""
         data: dict[str, int | str] = {"data": self.fingerprint}
@@ -214,7 +230,8 @@ class _SampleFolders:
         return self.stores[0]
 
     def open_shards(self) -> OpenSamples:
-        folders = [opened_folder(store) for store in self.stores]
+        is_remote = any(store.capabilities.remote for store in self.stores)
+        folders = at_once(opened_folder, self.stores, FILES_AT_ONCE if is_remote else 1)
         return OpenSamples(folders, self._formats, **self._reading._asdict())
 
     def describe(self) -> dict[str, Any]:

@@ -56,10 +56,22 @@ class _Outline(msgspec.Struct, gc=False):
     zip_meta: _File | None = None
 
 
+class _Digests(msgspec.Struct, gc=False):
+    hashes: dict[str, str] = {}
+
+
+class _DigestedShard(msgspec.Struct, gc=False):
+    raw_data: _Digests
+    zip_data: _Digests | None = None
+    raw_meta: _Digests | None = None
+    zip_meta: _Digests | None = None
+
+
 class _Outlines(msgspec.Struct):
     shards: list[_Outline]
 
 
+_decode_digested = msgspec.json.Decoder(_DigestedShard).decode
 _decode_outlines = msgspec.json.Decoder(_Outlines).decode
 
 
@@ -94,6 +106,16 @@ class ShardIndex:
     def num_undigested(self) -> int:
         """Shards of which nothing but sizes and structure can be checked; decodes every entry, once."""
         return sum(not is_digested(entry) for entry in self)
+
+    @cached_property
+    def digest_names(self) -> frozenset[str] | None:
+        """The names of the digests that every stored file has; None where there is no shard."""
+        common: frozenset[str] | None = None
+        for shard in map(_decode_digested, self._texts):
+            for file in (shard.zip_data or shard.raw_data, shard.zip_meta or shard.raw_meta):
+                if file is not None:
+                    common = frozenset(file.hashes) if common is None else common & file.hashes.keys()
+        return common
 
     def entry(self, shard: int) -> ShardEntry:
         """What the index says of one shard; ManifestError where that makes no sense."""

@@ -17,6 +17,10 @@
     first_fit.py     the first of many rows that has room, a piece at a time
     segments.py      position ids, segment ids and cumulative lengths of documents in rows
     token_batches.py batches of at most so many tokens, in steps of equal cost
+    stream_portions.py  how many rows of each stream an epoch has
+    stream_batching.py  which stream stands at which position, and which streams share a batch
+    stream_draws.py     which item each draw of a stream is
+    stream_order.py     these as one order of streams
     partition.py     rows of a global batch to ranks: the only place where rank and world size appear
     cursor.py        how far the consumer is, and the record that says so
 
@@ -39,6 +43,10 @@ from headrace.planning.permutation import Permutation, derive_seed
 from headrace.planning.segments import Segments, segment_arrays
 from headrace.planning.selection import Selection
 from headrace.planning.shuffle import ORDER_VERSION, shuffled
+from headrace.planning.stream_batching import Batching, BatchingMethod
+from headrace.planning.stream_draws import Shuffle, StreamShards
+from headrace.planning.stream_order import StreamOrder
+from headrace.planning.stream_portions import Portion, samples_an_epoch
 from headrace.planning.token_batches import MAX_WINDOW, BatchBudget, TokenBatches, plan_token_batches
 
 __all__ = [
@@ -46,11 +54,17 @@ __all__ = [
     "ORDER_VERSION",
     "STATE_VERSION",
     "BatchBudget",
+    "Batching",
+    "BatchingMethod",
     "Cursor",
     "PackedRows",
     "Permutation",
+    "Portion",
     "Segments",
     "Selection",
+    "Shuffle",
+    "StreamOrder",
+    "StreamShards",
     "TokenBatches",
     "check_division",
     "decode_state",
@@ -61,6 +75,7 @@ __all__ = [
     "plan_fingerprint",
     "plan_token_batches",
     "rank_positions",
+    "samples_an_epoch",
     "segment_arrays",
     "shard_length",
     "shard_positions",

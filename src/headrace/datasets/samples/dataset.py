@@ -230,8 +230,10 @@ class _SampleFolders:
         return self.stores[0]
 
     def open_shards(self) -> OpenSamples:
-        is_remote = any(store.capabilities.remote for store in self.stores)
-        folders = at_once(opened_folder, self.stores, FILES_AT_ONCE if is_remote else 1)
+        if any(store.capabilities.remote for store in self.stores):
+            folders = at_once(opened_folder, self.stores, FILES_AT_ONCE)
+        else:
+            folders = [opened_folder(store) for store in self.stores]
         return OpenSamples(folders, self._formats, **self._reading._asdict())
 
     def describe(self) -> dict[str, Any]:

@@ -111,7 +111,12 @@ class ShardIndex:
     def digest_names(self) -> frozenset[str] | None:
         """The names of the digests that every stored file has; None where there is no shard."""
         common: frozenset[str] | None = None
-        for shard in map(_decode_digested, self._texts):
+        for number, text in enumerate(self._texts):
+            try:
+                shard = _decode_digested(text)
+            except msgspec.DecodeError:
+                self.entry(number)  # says what is wrong
+                raise
             for file in (shard.zip_data or shard.raw_data, shard.zip_meta or shard.raw_meta):
                 if file is not None:
                     common = frozenset(file.hashes) if common is None else common & file.hashes.keys()

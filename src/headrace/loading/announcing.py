@@ -22,26 +22,30 @@ _STEPS_AHEAD = 256
 Items = TypeVar("Items", bound=Sequence[int] | NDArray[np.int64])
 
 
-def announced(steps: Iterator[Items], dataset: Any) -> Iterator[Items]:
-    """The same steps. dataset is what their items are items of; where no cache is below it nothing is looked at."""
-    return _announced(steps, dataset) if takes_hints(dataset) else steps
+def announced(steps: Iterator[Items], dataset: Any, *, rows_ahead: int | None = None) -> Iterator[Items]:
+    """The same steps. dataset is what their items are items of; where no cache is below it nothing is looked at.
+
+    rows_ahead are the rows that are announced before they are read; default: 4,096.
+    """
+    most = _ROWS_AHEAD if rows_ahead is None else rows_ahead
+    return _announced(steps, dataset, most) if most and takes_hints(dataset) else steps
 
 
-def _announced(steps: Iterator[Items], dataset: Any) -> Iterator[Items]:
+def _announced(steps: Iterator[Items], dataset: Any, most_rows: int) -> Iterator[Items]:
     try:
-        yield from _ahead(steps, dataset)
+        yield from _ahead(steps, dataset, most_rows)
     finally:
         # What nobody will read now need not be fetched, nor held. At the end of the process locks may be no one's.
         if not sys.is_finalizing():
             prefetch(dataset, np.zeros(0, np.int64))
 
 
-def _ahead(steps: Iterator[Items], dataset: Any) -> Iterator[Items]:
+def _ahead(steps: Iterator[Items], dataset: Any, most_rows: int) -> Iterator[Items]:
     ahead: deque[Items] = deque()
     failure: Exception | None = None  # of the order; its turn comes after the steps before it
     rows, is_over, until_next = 0, False, 0
     while True:
-        while not is_over and (not ahead or (rows < _ROWS_AHEAD and len(ahead) < _STEPS_AHEAD)):
+        while not is_over and (not ahead or (rows < most_rows and len(ahead) < _STEPS_AHEAD)):
             try:
                 ahead.append(next(steps))
                 rows += len(ahead[-1])

@@ -22,6 +22,7 @@ from headrace.loading.steps import StepPlan, TooFewSteps, leaf_of, locate
 from headrace.loading.world import resolve_world
 from headrace.planning import Cursor, check_division, encode_state
 from headrace.views import ShuffledDataset, items_of
+from headrace.views.protocol import ordered_view
 
 __all__ = ["ElasticBatchSampler", "LeafSampler"]
 
@@ -64,7 +65,7 @@ class ElasticBatchSampler(torch.utils.data.Sampler[list[int]]):
         drop_last: bool = True,
         pad: bool = False,
     ) -> None:
-        base: Any = dataset_or_length
+        base: Any = ordered_view(dataset_or_length)
         if isinstance(base, int | np.integer):
             base = _Length(int(base))
         if shuffle and getattr(base, "ordered", False):

@@ -18,13 +18,15 @@ __all__ = ["Settings", "number_abbrev_to_int", "size_in_bytes"]
 
 _Batching = Literal["random", "stratified", "per_stream", "device_per_stream"]
 
+Scope = Literal["global", "pooled"]
+
 _log = logging.getLogger("headrace")
 
 _NUMBER = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([kmbt]?)\s*", re.IGNORECASE)
 _THOUSANDS = {"": 0, "k": 1, "m": 2, "b": 3, "t": 4}
 _NUMBERS = "a whole number, or one such as '100k', '64M', '1.5b' or '2T' (by 1,000)"
 
-_SCOPES = {  # of a shuffle, by the names of the algorithms
+_SCOPES: dict[str, Scope] = {  # of a shuffle, by the names of the algorithms
     "pooled": "pooled",
     "global": "global",
     "py1e": "pooled",
@@ -128,7 +130,7 @@ class Settings:
             )
 
     @property
-    def scope(self) -> str:
+    def scope(self) -> Scope:
         """What a shuffle mixes: "pooled" or "global"."""
         return _SCOPES[self.shuffle_algo]
 

@@ -37,6 +37,7 @@ __all__ = [
     "knows_lengths",
     "lengths_at",
     "mean_length",
+    "ordered_view",
     "sort_keys_at",
     "with_base",
 ]
@@ -68,11 +69,23 @@ def is_windowed(dataset: Any) -> bool:
     return bool(getattr(dataset, "windowed", False))
 
 
+def ordered_view(dataset: Any) -> Any:
+    """The view of a dataset that is iterated in an order and has one (`as_view()`, as StreamingDataset); others
+    themselves."""
+    as_view = getattr(dataset, "as_view", None)
+    return dataset if as_view is None else as_view()
+
+
 def checked_base(base: Any, above: str) -> Any:
     """base; OrderError where a view named `above` cannot stand on it, since rows of packs or batches come last.
 
     TypeError for what has no length or no items.
     """
+    if hasattr(base, "as_view"):
+        raise OrderError(
+            f"{above} cannot stand on {type(base).__name__}, whose length is that of one rank's share: give it "
+            "dataset.as_view(), which has the rows of all ranks"
+        )
     if is_windowed(base):
         raise OrderError(
             f"{above} cannot stand on {type(base).__name__}, whose rows vary by epoch: "

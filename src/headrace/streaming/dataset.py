@@ -1,0 +1,319 @@
+"""StreamingDataset: samples of MDS and other shards from anywhere, mixed and shuffled, for each rank and worker."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch.utils.data
+
+from headrace.datasets.samples.dataset import SampleDataset
+from headrace.errors import OptionError, StateError
+from headrace.loading.order import order_settings, restored
+from headrace.loading.world import World
+from headrace.planning import Batching, Cursor, Shuffle, StreamOrder, StreamShards, encode_state, samples_an_epoch
+from headrace.streaming.epochs import EpochRecord, iterating_process
+from headrace.streaming.iteration import Reading, RowIterator, Share
+from headrace.streaming.options import Settings
+from headrace.streaming.places import check_hashes, opened_stores
+from headrace.streaming.samples import StreamedSamples
+from headrace.streaming.shard_tables import ShardTables
+from headrace.streaming.stream import Stream
+from headrace.streaming.view import StreamedView
+from headrace.streaming.world import data_parallel_world
+
+__all__ = ["StreamingDataset"]
+
+
+class StreamingDataset(ShardTables, torch.utils.data.IterableDataset[Any]):
+    """The samples of one or several streams: by number (`dataset[i]`), and in an order of epochs (`for ... in`).
+
+    Constructing it reads nothing; indexes are read at first use. An iteration gives this rank's rows, in a worker of a
+    DataLoader that worker's; each `iter()` is the next epoch, and all ranks give equally many (`padding` says how many
+    rows repeat at the end for that). StreamingDataLoader repeats nothing.
+
+    | argument | here |
+    | --- | --- |
+    | streams, or remote, local, split | what is read: `remote` through the directory `local`, or `local` itself |
+    | download_retry, download_timeout | a request is tried once more so often; seconds that it may stand still |
+    | validate_hash | a hash that every index must have; digests that there are, are always compared |
+    | keep_zip | no difference: a cache keeps decompressed shards alone |
+    | epoch_size | rows of an epoch, such as "64M"; by default each stream once, or what its weight says |
+    | predownload | rows ahead of which files are fetched; default: 4,096 |
+    | cache_limit | bytes on this node's disk, such as "64gb" |
+    | sampling_method | "balanced": epochs go on through a stream, all comes before anything comes again; "fixed" |
+    | sampling_granularity | no difference: a pooled shuffle keeps what is drawn from few shards at a time |
+    | partition_algo | no difference: rows are dealt to ranks one by one, whatever the number of nodes |
+    | num_canonical_nodes | parts of an epoch with shards of their own (lanes); default: 1 |
+    | batch_size | rows a step for this rank: what its loader collects; needed with worker processes |
+    | shuffle, shuffle_seed | whether, and by what; without it streams come one after the other, in stored order |
+    | shuffle_algo | "pooled": few shards at a time; "global". Streaming's names: "naive" is global, others pooled |
+    | shuffle_block_size | samples that are shuffled among each other in a pool |
+    | batching_method | "random", "stratified", "per_stream", "device_per_stream" |
+    | allow_unsafe_types | whether `pkl` may be read, which can run any code |
+    | replication | so many ranks in a row get the same samples |
+    | stream_name, stream_config | nothing but "stream": pass Stream objects |
+    | rank, world_size, device_mesh | default: torch.distributed's, else RANK and WORLD_SIZE, else 0 of 1 |
+
+    A subclass may say what `dataset[i]` is in `__getitem__` or `get_item`: iterations and loaders then give that.
+    OptionError for what makes no sense, when it is constructed or at first use.
+    """
+
+    def __init__(  # noqa: PLR0913 - Streaming's signature
+        self,
+        *,
+        streams: Sequence[Stream] | None = None,
+        remote: Any = None,
+        local: Any = None,
+        split: str | None = None,
+        download_retry: int = 2,
+        download_timeout: float = 60.0,
+        validate_hash: str | None = None,
+        keep_zip: bool = False,
+        epoch_size: int | str | None = None,
+        predownload: int | None = None,
+        cache_limit: int | str | None = None,
+        sampling_method: str = "balanced",
+        sampling_granularity: int = 1,
+        partition_algo: str = "relaxed",
+        num_canonical_nodes: int | None = None,
+        batch_size: int | None = None,
+        shuffle: bool = False,
+        shuffle_algo: str = "py1e",
+        shuffle_seed: int = 9176,
+        shuffle_block_size: int | None = None,
+        batching_method: str = "random",
+        allow_unsafe_types: bool = False,
+        replication: int | None = None,
+        stream_name: str = "stream",
+        stream_config: Mapping[str, Any] | None = None,
+        rank: int | None = None,
+        world_size: int | None = None,
+        device_mesh: Any = None,
+    ) -> None:
+        super().__init__()
+        self.options = Settings(
+            epoch_size=epoch_size,
+            predownload=predownload,
+            cache_limit=cache_limit,
+            sampling_method=sampling_method,
+            sampling_granularity=sampling_granularity,
+            partition_algo=partition_algo,
+            num_canonical_nodes=num_canonical_nodes,
+            batch_size=batch_size,
+            shuffle=shuffle,
+            shuffle_algo=shuffle_algo,
+            shuffle_seed=shuffle_seed,
+            shuffle_block_size=shuffle_block_size,
+            batching_method=batching_method,
+            allow_unsafe_types=allow_unsafe_types,
+            replication=replication,
+            stream_name=stream_name,
+            stream_config=dict(stream_config or {}),
+        )
+        if streams is None:
+            streams = [Stream(remote=remote, local=local)]
+        elif remote is not None or local is not None:
+            raise OptionError(
+                "remote" if local is None else "local", remote or local, "None beside streams, which have their own"
+            )
+        self.streams = [
+            stream.with_defaults(
+                split=split,
+                download_retry=download_retry,
+                download_timeout=download_timeout,
+                validate_hash=validate_hash,
+                keep_zip=keep_zip,
+            )
+            for stream in _checked(streams)
+        ]
+        self._world_given = (rank, world_size, device_mesh)
+        if rank is not None or world_size is not None:
+            data_parallel_world(rank, world_size, replication=self.options.replication)
+        self.batch_size = self.options.batch_size
+        self.stored = SampleDataset(
+            opened_stores(self.streams, self.options.cache_limit), allow_unsafe_types=self.options.allow_unsafe_types
+        )
+        self._epochs = EpochRecord()
+        self._begun = 0
+        self._iterator: RowIterator | None = None
+        self._found: tuple[int, World] | None = None  # for the process of this number, and its workers
+        self._view: StreamedView | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        world = self.world()  # workers inherit the rank that was found here
+        given = self._world_given
+        if given[2] is not None:  # a mesh lives in its own process
+            replication = self.options.replication or 1
+            given = (world.rank * replication, world.world_size * replication, None)
+        return {**self.__dict__, "_iterator": None, "_view": None, "_world_given": given}
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(map(repr, self.streams))})"
+
+    def __len__(self) -> int:
+        """Rows of an epoch for each rank, as many for all."""
+        return self._share().rows_a_rank
+
+    def __getitem__(self, at: Any) -> Any:
+        """Sample `at` of all streams one after the other, negative from the end; IndexError outside.
+
+        A slice, list or array (nested, too) gives a list of samples.
+        """
+        if isinstance(at, slice):
+            return [self[number] for number in range(*at.indices(self.size))]
+        if isinstance(at, list | np.ndarray) and np.ndim(at):
+            return [self[number] for number in at]
+        return self.get_item(at)
+
+    def get_item(self, sample_id: int, retry: int = 7) -> Any:
+        """Sample sample_id, negative from the end. retry makes no difference: what a cache let go is fetched anew."""
+        return self.stored[sample_id]
+
+    def __iter__(self) -> Iterator[Any]:
+        """This rank's samples of the next epoch, or from where a state says; in a worker, that worker's."""
+        info = torch.utils.data.get_worker_info()
+        if info is not None and self.batch_size is None:
+            raise OptionError(
+                "batch_size",
+                None,
+                "that of the DataLoader, whose workers take turns batch by batch; StreamingDataLoader knows it itself",
+            )
+        self._begun += 1
+        token = (-1 if info is None else info.seed - info.id, self._begun)
+        start = self._epochs.join(token)
+        view = self.as_view()
+        self._iterator = RowIterator(
+            self._share() if info is None else self._share(info.id, info.num_workers),
+            start,
+            Reading(
+                view.locate,
+                view.base.__getitems__,
+                one=self.__getitem__ if self._is_overridden() else None,
+                below=view.base,
+                rows_ahead=self.options.predownload,
+                begin_next=self._epochs.continue_at,
+            ),
+        )
+        return self._iterator
+
+    def as_view(self) -> StreamedView:
+        """The rows of all ranks in the order of this dataset: for StatefulDataLoader, ElasticBatchSampler, Plan."""
+        if self._view is None:
+            self._view = StreamedView(StreamedSamples(self, one_by_one=self._is_overridden()), self._order())
+        return self._view
+
+    def world(self) -> World:
+        """This process's place among the ranks that read different samples, found at first use."""
+        process = iterating_process()
+        if self._found is None or self._found[0] != process:
+            self._found = process, data_parallel_world(*self._world_given, replication=self.options.replication)
+        return self._found[1]
+
+    def close(self) -> None:
+        """Release maps and files; they are opened again when used."""
+        self.stored.close()
+
+    def state_dict(self, num_samples: int | None = None, from_beginning: bool = True) -> dict[str, Any]:
+        """The record of a run that has got num_samples rows of this epoch, counted over all ranks.
+
+        from_beginning=False counts them from where the epoch was begun, after a resume. None is what the iteration in
+        this process handed out; in a worker process, where that cannot be known, what the epoch began with.
+        """
+        begun = self._iterator
+        start = self._epochs.current
+        if num_samples is None:
+            position = start.position
+            if begun is not None and begun.share.num_workers == 1:
+                start, position = begun.start, begun.position
+        else:
+            if isinstance(num_samples, bool) or num_samples < 0:
+                raise OptionError("num_samples", num_samples, "a number of rows, 0 or more")
+            position = int(num_samples) + (0 if from_beginning else start.position)
+        rows = self.epoch_size
+        cursor = Cursor(start.epoch, position) if position < rows or rows == 0 else Cursor(start.epoch + 1)
+        return encode_state(cursor, order_settings(self.as_view(), drop_last=False))
+
+    def load_state_dict(self, obj: Mapping[str, Any]) -> None:
+        """Begin the next iteration where the record says, with any number of ranks and workers.
+
+        StateMismatchError names each setting that differs: data, streams, seed, order. StateError for what is no
+        record; one of Streaming's is of another order.
+        """
+        if isinstance(obj, Mapping) and "sample_in_epoch" in obj:
+            raise StateError(
+                "the state is one of MosaicML Streaming, whose order is another: it cannot be gone on with. Finish its "
+                "epoch with Streaming, or begin one anew"
+            )
+        drop_last = bool(obj.get("settings", {}).get("drop_last")) if isinstance(obj, Mapping) else False
+        _, cursor = restored(obj, self.as_view(), drop_last=drop_last)
+        self._epochs.begin_at(cursor)
+
+    @property
+    def size(self) -> int:
+        """How many samples all streams have."""
+        return len(self.stored)
+
+    @property
+    def epoch_size(self) -> int:
+        """Rows of an epoch, for all ranks together."""
+        return len(self.as_view())
+
+    @property
+    def num_samples(self) -> int:
+        """As `size`."""
+        return self.size
+
+    @property
+    def next_epoch(self) -> int:
+        """The epoch that the next iteration is of."""
+        return self._epochs.next.epoch
+
+    @next_epoch.setter
+    def next_epoch(self, epoch: int) -> None:
+        self._epochs.begin_at(Cursor(int(epoch)))
+
+    @property
+    def padding(self) -> int:
+        """How many rows repeat at the end of this rank's share of an epoch. StreamingDataLoader repeats none."""
+        return self._share().padding(0)
+
+    def _order(self) -> StreamOrder:
+        """The order of the streams, as their indexes and the options say."""
+        options = self.options
+        check_hashes(self.streams, self.stored)
+        shards = self.shards_of_streams()
+        sizes = [int(items.sum()) for items in shards]
+        chosen = samples_an_epoch(sizes, [stream.portion for stream in self.streams], options.epoch_size)
+        batching = Batching("random")
+        if options.batching_method != "random":
+            batching = Batching(options.batching_method, options.batch_size, self.world().world_size)
+        shuffle = None
+        if options.shuffle:
+            pools = (options.pool_items, options.lanes) if options.scope == "pooled" else ()
+            shuffle = Shuffle(options.scope, *pools)
+        return StreamOrder(
+            [StreamShards(items, number) for items, number in zip(shards, chosen, strict=True)],
+            shuffle=shuffle,
+            seed=options.shuffle_seed,
+            sampling=options.sampling_method,
+            batching=batching,
+        )
+
+    def _share(self, worker: int = 0, num_workers: int = 1) -> Share:
+        return Share(self.epoch_size, self.batch_size or 1, self.world(), worker, num_workers)
+
+    def _is_overridden(self) -> bool:
+        ours = StreamingDataset
+        kind = type(self)
+        return kind.__getitem__ is not ours.__getitem__ or kind.get_item is not ours.get_item
+
+
+def _checked(streams: Sequence[Stream]) -> list[Stream]:
+    if isinstance(streams, Stream | str) or not isinstance(streams, Sequence):
+        raise TypeError(f"streams must be a list of Stream objects, not {type(streams).__name__}")
+    for stream in streams:
+        if not isinstance(stream, Stream):
+            raise TypeError(f"streams must be a list of Stream objects, and {stream!r} is none")
+    if not streams:
+        raise OptionError("streams", [], "one stream at least, or None beside remote or local")
+    return list(streams)

@@ -1,0 +1,80 @@
+"""The samples of a StreamingDataset by number, as other datasets are: what its view and all loaders read."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.views.protocol import Setting
+
+if TYPE_CHECKING:
+    from headrace.streaming.dataset import StreamingDataset
+
+__all__ = ["StreamedSamples"]
+
+
+class StreamedSamples:
+    """dataset's samples, 0..size-1: what `dataset[i]` gives, also where a subclass says what that is."""
+
+    def __init__(self, dataset: "StreamingDataset", *, one_by_one: bool) -> None:
+        self._dataset = dataset
+        self._one_by_one = one_by_one
+
+    def __repr__(self) -> str:
+        return repr(self._dataset)
+
+    def __len__(self) -> int:
+        return self._dataset.size
+
+    def __getitem__(self, item: int) -> Any:
+        return self._dataset[item]
+
+    def __getitems__(self, items: Sequence[int] | NDArray[np.int64]) -> list[Any]:
+        """The samples of a batch, in request order; repeats are allowed."""
+        if self._one_by_one:
+            dataset = self._dataset
+            return [dataset[item] for item in np.asarray(items).tolist()]
+        return self._dataset.stored.__getitems__(items)
+
+    @property
+    def settings(self) -> dict[str, Setting]:
+        """What decides sample i."""
+        return dict(self._dataset.stored.settings)
+
+    @property
+    def fingerprint(self) -> str:
+        """That of the indexes of all streams."""
+        return self._dataset.stored.fingerprint
+
+    @property
+    def shard_items(self) -> NDArray[np.int64]:
+        """How many samples each shard has, shape (num_shards,)."""
+        return self._dataset.stored.shard_items
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """The stored bytes of each sample, shape (size,)."""
+        return self._dataset.stored.lengths
+
+    @property
+    def length_unit(self) -> str:
+        """What lengths count."""
+        return self._dataset.stored.length_unit
+
+    @property
+    def keeps_copies(self) -> bool:
+        """Whether prefetch() does anything."""
+        return self._dataset.stored.keeps_copies
+
+    def prefetch(self, items: Sequence[int] | NDArray[np.int64]) -> None:
+        """Expect these items to be read, in this order. A hint."""
+        self._dataset.stored.prefetch(items)
+
+    def open(self) -> None:
+        """Open the dataset now."""
+        self._dataset.stored.open()
+
+    def close(self) -> None:
+        """Release what was opened."""
+        self._dataset.close()

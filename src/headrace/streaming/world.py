@@ -1,0 +1,55 @@
+"""Which share of the global batches this process reads: by a mesh, by numbers, or as every loader finds out."""
+
+from typing import Any
+
+from headrace.errors import OptionError, OrderError
+from headrace.loading.world import World, resolve_world
+
+__all__ = ["data_parallel_world"]
+
+_DATA_PARALLEL = ("dp", "dp_replicate", "dp_shard", "data_parallel", "replicate", "shard", "ddp", "fsdp", "data")
+
+
+def data_parallel_world(
+    rank: int | None, world_size: int | None, device_mesh: Any = None, replication: int | None = None
+) -> World:
+    """This process's rank among those that read different samples, and how many these are.
+
+    From device_mesh: its place in a mesh of one dimension, or in those dimensions of a larger one whose names say data
+    (dp, dp_replicate, dp_shard, replicate, shard, ddp, fsdp, data, data_parallel), as mesh["dp"] would be. Else from
+    rank and world_size, else as resolve_world() says. replication ranks in a row are one: they read the same.
+
+    OptionError for a mesh in which no dimension says data, OrderError where replication does not divide the ranks.
+    """
+    if device_mesh is not None:
+        if rank is not None or world_size is not None:
+            raise OptionError("device_mesh", device_mesh, "nothing beside rank and world_size: it has both")
+        world = _of_mesh(device_mesh)
+    else:
+        world = resolve_world(rank, world_size)
+    if replication is None or replication == 1:
+        return world
+    if world.world_size % replication:
+        raise OrderError(
+            f"replication={replication} does not divide the {world.world_size} ranks: every sample goes to so many "
+            "ranks in a row"
+        )
+    return World(world.rank // replication, world.world_size // replication)
+
+
+def _of_mesh(mesh: Any) -> World:
+    names = tuple(mesh.mesh_dim_names or ())
+    if mesh.ndim == 1:
+        return World(int(mesh.get_local_rank()), int(mesh.size()))
+    chosen = [number for number, name in enumerate(names) if name in _DATA_PARALLEL]
+    if not chosen:
+        raise OptionError(
+            "device_mesh",
+            f"a mesh of {mesh.ndim} dimensions {names or 'without names'}",
+            f"one of one dimension, such as mesh['dp'], or one in which some are called {', '.join(_DATA_PARALLEL)}",
+        )
+    rank, size = 0, 1
+    for number in chosen:
+        rank = rank * int(mesh.size(number)) + int(mesh.get_local_rank(number))
+        size *= int(mesh.size(number))
+    return World(rank, size)

@@ -1,0 +1,79 @@
+"""Which epoch an iteration is of: agreed by the workers of a loader, counted by each process for itself."""
+
+import gc
+import multiprocessing
+import os
+
+import pytest
+import torch.utils.data
+
+from headrace.planning import Cursor
+from headrace.streaming.epochs import EpochRecord
+
+
+def test_each_token_is_the_next_epoch_and_the_same_token_the_same_one():
+    record = EpochRecord()
+    assert record.join((5, 1)) == Cursor(0)
+    assert record.join((5, 1)) == Cursor(0)
+    assert record.join((6, 1)) == Cursor(1)
+    assert record.join((6, 2)) == Cursor(2)
+    assert record.next == Cursor(3)
+
+
+def test_a_resumed_run_begins_where_it_was_told_once():
+    record = EpochRecord()
+    record.join((1, 1))
+    record.begin_at(Cursor(4, 100))
+    assert record.current == record.next == Cursor(4, 100)
+    assert record.join((1, 1)) == Cursor(4, 100)  # a token of before it is none any more
+    assert record.join((2, 1)) == Cursor(5)
+
+
+def _joined(record, token, queue):
+    queue.put(record.join(token))
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_each_child_process_counts_its_own_epochs_from_where_its_parent_is(method):
+    record = EpochRecord()
+    record.begin_at(Cursor(3))
+    context = multiprocessing.get_context(method)
+    queue = context.Queue()
+    children = [context.Process(target=_joined, args=(record, (rank, 1), queue)) for rank in range(3)]
+    for child in children:
+        child.start()
+    assert [queue.get(timeout=60) for _ in children] == [Cursor(3)] * 3
+    for child in children:
+        child.join()
+    assert record.next == Cursor(3)
+
+
+class _Epochs(torch.utils.data.IterableDataset):
+    def __init__(self):
+        self.record = EpochRecord()
+        self.begun = 0
+
+    def __iter__(self):
+        info = torch.utils.data.get_worker_info()
+        self.begun += 1
+        yield self.record.join((info.seed - info.id, self.begun)).epoch
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize("persistent", [False, True])
+def test_the_workers_of_a_loader_agree_on_the_epoch(method, persistent):
+    loader = torch.utils.data.DataLoader(
+        _Epochs(), batch_size=None, num_workers=3, multiprocessing_context=method, persistent_workers=persistent
+    )
+    assert [list(loader) for _ in range(3)] == [[0] * 3, [1] * 3, [2] * 3]
+    assert loader.dataset.record.next == Cursor(3)
+
+
+def test_no_file_stays_and_no_descriptor():
+    gc.collect()
+    before = len(os.listdir("/proc/self/fd"))
+    records = [EpochRecord() for _ in range(20)]
+    assert len(os.listdir("/proc/self/fd")) == before + 20
+    del records
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) == before

@@ -51,6 +51,9 @@ _ROOMS = {  # names in the order of __all__, as text: a line a name would make t
     "headrace.store": """
         CachedStore LocalStore MemoryStore RetryPolicy Store open_store
     """,
+    "headrace.streaming": """
+        Stream StreamingDataset
+    """,
     "headrace.training": """
         AutoDataConfig AutoDataProvider BuildForwardInputsContext BuildForwardInputsResult CheckpointingConfig
         ComputeLossContext ComputeLossResult DataParallelMicrobatchPackStream DataPrefetchConfig DataProvider
@@ -168,6 +171,7 @@ __all__ = [
     "StepDoneContext",
     "Store",
     "StreamArrayFormat",
+    "Stream",
     "StreamDataset",
     "StreamFormat",
     "StreamNumpyFormat",
@@ -175,6 +179,7 @@ __all__ = [
     "StreamStorage",
     "StreamWithMetaStorage",
     "StreamWriter",
+    "StreamingDataset",
     "TSVWriter",
     "TensorTree",
     "TimeoutConfig",
@@ -309,6 +314,7 @@ if TYPE_CHECKING:
     from headrace.planning import Permutation, derive_seed
     from headrace.preparation import Report, document_id, document_place, prepare, split_text_files
     from headrace.store import CachedStore, LocalStore, MemoryStore, RetryPolicy, Store, open_store
+    from headrace.streaming import Stream, StreamingDataset
     from headrace.training import (
         AutoDataConfig,
         AutoDataProvider,

@@ -66,10 +66,10 @@ class Batching:
 
 
 class StreamRows(Protocol):
-    """The rows of streams, in order."""
+    """The rows of streams, in order; an epoch has chosen[s] of stream s, after clipping."""
 
     epoch_size: int
-    chosen: Sequence[int]  # rows of each stream an epoch, after clipping
+    chosen: list[int]
 
     def draws(self, positions: _Int64s) -> tuple[_Int64s, _Int64s]:
         """The stream at each of these endless positions, and which of its draws it is; shape (n,) both."""
@@ -98,23 +98,19 @@ def _together(chosen: Sequence[int], run_length: int, seed: int | None) -> Strea
 class _InTurn:
     """Streams one after the other, in every epoch."""
 
-    def __init__(self, chosen: Sequence[int]) -> None:
+    def __init__(self, chosen: list[int]) -> None:
         self.chosen = chosen
         self.epoch_size = sum(chosen)
         self._counts = np.array(chosen, np.int64)
-        self._ends = self._counts.cumsum()
 
     def draws(self, positions: _Int64s) -> tuple[_Int64s, _Int64s]:
-        epochs, indices = np.divmod(positions, self.epoch_size)
-        streams = np.searchsorted(self._ends, indices, side="right")  # one that gives nothing is stepped over
-        counts = self._counts[streams]
-        return streams, epochs * counts + indices - (self._ends[streams] - counts)
+        return _in_turn(self._counts, *np.divmod(positions, self.epoch_size))
 
 
 class _Mixed:
     """Runs of streams in exact proportions: a mixture whose weights are the rows they give."""
 
-    def __init__(self, chosen: Sequence[int], run_length: int, seed: int) -> None:
+    def __init__(self, chosen: list[int], run_length: int, seed: int) -> None:
         self.chosen = chosen
         self.epoch_size = sum(chosen)
         self._run_length, self._seed = run_length, seed
@@ -187,12 +183,18 @@ class _Stratified:
         self.epoch_size = steps * size
         self._seed = None if seed is None else derive_seed(seed, "stratified")
         self._counts = np.array(counts, np.int64)
-        self._ends = self._counts.cumsum()
 
     def draws(self, positions: _Int64s) -> tuple[_Int64s, _Int64s]:
         steps, slots = np.divmod(positions, self._batch)
         if self._seed is not None:
             slots = permuted_in_blocks(slots, self._batch, self._batch, self._seed, steps)
-        streams = np.searchsorted(self._ends, slots, side="right")
-        counts = self._counts[streams]
-        return streams, steps * counts + slots - (self._ends[streams] - counts)
+        return _in_turn(self._counts, steps, slots)
+
+
+def _in_turn(counts: _Int64s, rounds: _Int64s, places: _Int64s) -> tuple[_Int64s, _Int64s]:
+    """The stream and draw at these places of these rounds, each of which has counts[s] draws of stream s in turn."""
+    ends: _Int64s = counts.cumsum()
+    streams = np.searchsorted(ends, places, side="right").astype(np.int64)  # one that gives nothing is stepped over
+    of_each: _Int64s = counts[streams]
+    draws: _Int64s = rounds * of_each + places - (ends[streams] - of_each)
+    return streams, draws

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from headrace.errors import OptionError
 from headrace.planning.blocks import permuted_in_blocks
-from headrace.planning.permutation import ROUNDS, derive_seed, mixed, walked
+from headrace.planning.permutation import ROUNDS, Words, derive_seed, mixed, walked
 from headrace.planning.pools import PooledShuffle
 from headrace.planning.shuffle import shuffled_each
 
@@ -70,7 +70,7 @@ class StreamDraws:
     def __init__(
         self, shards: Sequence[_Int64s], chosen: Sequence[int], shuffle: Shuffle | None, seed: int, *, fixed: bool
     ) -> None:
-        self.sizes = [int(items.sum()) for items in shards]
+        self._sizes = [int(items.sum()) for items in shards]
         self._shards, self._chosen = shards, chosen
         self._shuffle, self._seed, self._fixed = shuffle, seed, fixed
         self._pools: dict[int, PooledShuffle] = {}  # made at first use, of pure functions
@@ -105,7 +105,7 @@ class StreamDraws:
 
     def _is_global(self, stream: int) -> bool:
         shuffle = self._shuffle
-        return shuffle is not None and (shuffle.scope == "global" or self.sizes[stream] <= shuffle.pool_items)
+        return shuffle is not None and (shuffle.scope == "global" or self._sizes[stream] <= shuffle.pool_items)
 
     def _in_all(self, draws: _Int64s, bounds: Sequence[int], streams: Sequence[int]) -> _Int64s:
         """The items in global orders: thousands of streams at once."""
@@ -115,14 +115,14 @@ class StreamDraws:
             again = [derive_seed(seed, "fixed") for seed in seeds]
             chosen = [self._chosen[stream] for stream in streams]
             draws = shuffled_each(draws, bounds, chosen, again) % np.repeat(np.array(chosen, np.int64), lengths)
-        sizes = [self.sizes[stream] for stream in streams]
+        sizes = [self._sizes[stream] for stream in streams]
         return shuffled_each(draws, bounds, sizes, seeds) % np.repeat(np.array(sizes, np.int64), lengths)
 
     def _alone(self, draws: _Int64s, stream: int) -> _Int64s:
         """The items of one stream, as they are stored or in pools."""
         seed, chosen, shuffle = self._seed_of(stream), self._chosen[stream], self._shuffle
         if shuffle is None:
-            return stored_order(draws % chosen if self._fixed else draws, self.sizes[stream], chosen, seed)
+            return stored_order(draws % chosen if self._fixed else draws, self._sizes[stream], chosen, seed)
         if self._fixed:
             epochs, numbers = np.divmod(draws, chosen)
             pool = min(chosen, int(shuffle.pool_items) * int(shuffle.lanes))  # no further: few shards at a time
@@ -156,10 +156,16 @@ def stored_order(draws: _Int64s, num_items: int, chosen: int, seed: int) -> _Int
     for size in (length, length + 1):
         of_size = np.flatnonzero(lengths == size)
         if len(of_size):
-            rounds = [mixed(np.full(1, number, np.uint64), keys[of_size]) for number in range(ROUNDS)]
-            places[of_size] = walked(columns[of_size].view(np.uint64), size, rounds, inverse=False).view(np.int64)
+            places[of_size] = _permuted(columns[of_size].view(np.uint64), size, keys[of_size]).view(np.int64)
     items: _Int64s = rows * length + before + places
     return items
+
+
+def _permuted(numbers: Words, size: int, keys: Words) -> Words:
+    """The numbers, all below size, each by a permutation of range(size) that has a key of its own."""
+    *rounds, turn = [mixed(np.full(1, number, np.uint64), keys) for number in range(ROUNDS + 1)]
+    # On few items the network prefers some to others by a few parts in a hundred; turned, each is as likely.
+    return (walked(numbers, size, rounds, inverse=False) + turn % np.uint64(size)) % np.uint64(size)
 
 
 def _quotients(numbers: _Int64s, times: int, divisor: int, *, up: bool = False) -> _Int64s:

@@ -65,14 +65,15 @@ class StreamOrder:
         self._arguments = (tuple(streams), shuffle, int(seed), sampling, batching)
         self._shards = [np.asarray(stream.shard_items, np.int64) for stream in streams]
         self._given = [int(stream.chosen) for stream in streams]
+        self._sizes = [int(items.sum()) for items in self._shards]
+        self._check()
         self._rows = rows_of(self._given, batching, None if shuffle is None else int(seed))
         fixed = sampling == "fixed"
         self._draws = StreamDraws(self._shards, self._rows.chosen, shuffle, int(seed), fixed=fixed)
-        self._check()
         self.epoch_size = self._rows.epoch_size
         self.chosen = tuple(self._rows.chosen)
         self._end = MAX_ITEMS - sum(self.chosen) - batching.global_batch_size  # of the positions that there are
-        self._starts = np.cumsum([0, *self._draws.sizes])  # (num_streams + 1,) the first id of each stream
+        self._starts = np.cumsum([0, *self._sizes])  # (num_streams + 1,) the first id of each stream
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _made, self._arguments
@@ -128,10 +129,10 @@ class StreamOrder:
         settings |= {"seed": seed, "order_version": ORDER_VERSION, "sampling": sampling, "batching": batching.method}
         if batching.method != "random":
             settings |= {"batch_size": int(batching.batch_size or 1), "devices": int(batching.num_devices)}
-        return settings | {"sizes": _counts(self._draws.sizes), "chosen": _counts(self._given)}
+        return settings | {"sizes": _counts(self._sizes), "chosen": _counts(self._given)}
 
     def _check(self) -> None:
-        for number, (items, rows, size) in enumerate(zip(self._shards, self._given, self._draws.sizes, strict=True)):
+        for number, (items, rows, size) in enumerate(zip(self._shards, self._given, self._sizes, strict=True)):
             if items.ndim != 1 or (items.size and int(items.min()) < 0):
                 raise OptionError(
                     f"streams[{number}].shard_items", items.tolist()[:8], "a list of counts of at least 0"
@@ -139,7 +140,7 @@ class StreamOrder:
             if rows < 0 or (rows and not size):
                 expected = "0, since this stream has no samples" if rows > 0 else "at least 0"
                 raise OptionError(f"streams[{number}].chosen", rows, expected)
-        for name, counts in (("samples", self._draws.sizes), ("rows an epoch", self._given)):
+        for name, counts in (("samples", self._sizes), ("rows an epoch", self._given)):
             if sum(counts) >= MAX_ITEMS // 4:
                 raise OptionError("streams", f"{sum(counts)} {name}", "less than 2**60")
 

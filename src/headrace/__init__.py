@@ -25,13 +25,12 @@ _ROOMS = {  # names in the order of __all__, as text: a line a name would make t
         SpanBatch StreamDataset StreamReader StreamStorage StreamWithMetaStorage StreamWriter TSVWriter WindowBatch
         XSVWriter copy_dataset merge_index open_storage
     """,
-    "headrace.errors": """
-        HeadraceError RankFailedError StateMismatchError UnfinishedDatasetError UnsafeDataError
-    """,
+    "headrace.errors": "HeadraceError RankFailedError StateMismatchError UnfinishedDatasetError UnsafeDataError",
     "headrace.formats": """
         AnnotatedFormat DocumentBytesFormat DocumentFormat DocumentJsonFormat DocumentNumpyFormat DocumentPickleFormat
         Encoding SpanFormat SpanNumpyFormat StreamArrayFormat StreamFormat StreamNumpyFormat
     """,
+    "headrace.integrations": "dataframe_to_mds",
     "headrace.loading": """
         CollateFn DataLoaderProtocol DataMetrics ElasticBatchSampler FixedCountMicrobatchPacker MicrobatchPack
         MicrobatchPackStream PaddingSide1D PinMemoryMicrobatchPackStream PyTree PyTreeSpec ScalarTree StatefulDataLoader
@@ -39,21 +38,11 @@ _ROOMS = {  # names in the order of __all__, as text: a line a name would make t
         num_microbatches_for_global_batch pad_stack_1d stack stack_segments token_pooling_mask_from_attention_mask
         tree_flatten tree_leaves tree_leaves_with_path tree_map tree_map_only tree_unflatten
     """,
-    "headrace.manifest": """
-        Manifest
-    """,
-    "headrace.planning": """
-        Permutation derive_seed
-    """,
-    "headrace.preparation": """
-        Report document_id document_place prepare split_text_files
-    """,
-    "headrace.store": """
-        CachedStore LocalStore MemoryStore RetryPolicy Store open_store
-    """,
-    "headrace.streaming": """
-        Stream StreamingDataset
-    """,
+    "headrace.manifest": "Manifest",
+    "headrace.planning": "Permutation derive_seed",
+    "headrace.preparation": "Report document_id document_place prepare split_text_files",
+    "headrace.store": "CachedStore LocalStore MemoryStore RetryPolicy Store open_store",
+    "headrace.streaming": "Stream StreamingDataset",
     "headrace.training": """
         AutoDataConfig AutoDataProvider BuildForwardInputsContext BuildForwardInputsResult CheckpointingConfig
         ComputeLossContext ComputeLossResult DataParallelMicrobatchPackStream DataPrefetchConfig DataProvider
@@ -201,6 +190,7 @@ __all__ = [
     "build_device_pack_stream",
     "continued",
     "copy_dataset",
+    "dataframe_to_mds",
     "derive_seed",
     "document_id",
     "document_place",
@@ -278,6 +268,7 @@ if TYPE_CHECKING:
         StreamFormat,
         StreamNumpyFormat,
     )
+    from headrace.integrations import dataframe_to_mds
     from headrace.loading import (
         CollateFn,
         DataLoaderProtocol,

@@ -45,6 +45,11 @@ class Ownership:
             lease.check()
         self._checked_s = time.monotonic()
 
+    def check_anew(self) -> None:
+        """check(), whenever it last asked."""
+        self.distrust()
+        self.check()
+
     def distrust(self) -> None:
         """Let the next check() ask, whenever the last one was."""
         self._checked_s = -math.inf
@@ -79,18 +84,21 @@ def refuse_to_write(store: Store) -> None:
         raise UnsupportedOperationError(store.location, "keep to one writer at a time: it lacks puts if absent", advice)
 
 
-def leased(store: Store, what: str = "this dataset") -> Lease:
-    """The right to write here; ShardOwnedError, which says what is owned, while somebody alive has it."""
+def leased(store: Store, what: str = "this dataset", *, force: bool = False) -> Lease:
+    """The right to write here; ShardOwnedError, which says what is owned, while somebody alive has it.
+
+    force takes it from a living writer, too, which then cannot commit anything any more.
+    """
     for _ in range(_LEASE_TRIES - 1):
         try:
-            return _lease(store, what)
+            return _lease(store, what, force=force)
         except NotFoundError:  # somebody who just finished removed the folder that the lease was put into
             continue
         except ShardOwnedError as error:
             if not _is_dropped(error.holder.get("attempt", "")):
                 raise
             threading.Event().wait(_LEASE_WAIT_S)
-    return _lease(store, what)
+    return _lease(store, what, force=force)
 
 
 def _is_dropped(attempt: str) -> bool:
@@ -100,9 +108,10 @@ def _is_dropped(attempt: str) -> bool:
     return attempt in _dropped
 
 
-def _lease(store: Store, what: str) -> Lease:
+def _lease(store: Store, what: str, *, force: bool) -> Lease:
+    fence = partial(_fence, store)
     try:
-        return acquire(store, LEASES, "writer", what=what, attempt=attempt_id(), on_takeover=partial(_fence, store))
+        return acquire(store, LEASES, "writer", what=what, attempt=attempt_id(), force=force, on_takeover=fence)
     except ShardOwnedError as error:
         raise ShardOwnedError(error.where, error.what, error.holder, error.age_s, OWNED) from None
 

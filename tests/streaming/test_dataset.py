@@ -283,6 +283,28 @@ def test_a_state_of_streaming_is_refused_in_words(folder):
         StreamingDataset(local=folder).load_state_dict(state)
 
 
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize("persistent", [False, True])
+def test_a_state_reaches_the_workers_of_a_stock_loader(folder, method, persistent):
+    alone = StreamingDataset(local=folder, shuffle=True)
+    epochs = [numbers_of(alone) for _ in range(4)]
+    dataset = StreamingDataset(local=folder, shuffle=True, batch_size=4)
+    loader = torch.utils.data.DataLoader(
+        dataset, batch_size=4, num_workers=2, multiprocessing_context=method, persistent_workers=persistent
+    )
+    state = alone.state_dict()
+    assert state["epoch"] == 4
+    dataset.load_state_dict(dataset.state_dict(60))
+    assert numbers_of(loader) == epochs[0][60:]
+    assert numbers_of(loader) == epochs[1]
+    dataset.next_epoch = 3
+    dataset.load_state_dict(dataset.state_dict(100))
+    assert numbers_of(loader) == epochs[3][100:]
+    dataset.next_epoch = 0
+    assert numbers_of(loader) == epochs[0]
+    assert dataset.state_dict(103) == StreamingDataset(local=folder, shuffle=True).state_dict(103)
+
+
 def test_headraces_own_loader_takes_the_dataset_as_it_is(folder):
     dataset = StreamingDataset(local=folder, shuffle=True)
     expected = numbers_of(StreamingDataset(local=folder, shuffle=True))

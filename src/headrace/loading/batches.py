@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.loading.collate import Stack
-from headrace.loading.segments import StackSegments
+from headrace.loading.collate import Collate, Stack
 from headrace.views import fetch, is_windowed
 
 __all__ = ["BatchMaker", "named_items"]
@@ -18,7 +17,7 @@ _MOST_NAMED = 16
 class BatchMaker:
     """make(items) -> the collated batch of these items of the dataset. Pickles as dataset and collate function.
 
-    A rank that gets no rows in a step gets the batch of no items: zero rows from the built-in collate, what a collate
+    A rank that gets no rows in a step gets the batch of no items: zero rows from a Collate (ours are), what a collate
     function of the user's makes of `[]` otherwise. An item that is a batch itself (a row of token-budget batches) is
     collated as one. What is raised carries a note that names the items.
     """
@@ -63,7 +62,7 @@ class BatchMaker:
         )
 
     def _empty(self) -> Any:
-        if isinstance(self.collate_fn, Stack | StackSegments):
+        if isinstance(self.collate_fn, Collate):
             no_rows = getattr(self.dataset, "no_rows", None)  # of a packed dataset, which has batches, not just samples
             return self.collate_fn.empty(self._any_sample()) if no_rows is None else self.collate_fn(no_rows())
         return self.collate_fn([])

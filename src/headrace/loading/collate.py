@@ -5,6 +5,7 @@ A batch of token windows is one array already, so nothing is copied: its tensors
 
 import copy
 import dataclasses
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -12,12 +13,24 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-__all__ = ["Stack", "stack"]
+__all__ = ["Collate", "Stack", "stack"]
 
 _Cast = Callable[[NDArray[Any]], torch.Tensor]
 
 
-class Stack:
+class Collate(ABC):
+    """A collate function that knows the batch of no rows, too: a rank may get none in an epoch's last step."""
+
+    @abstractmethod
+    def __call__(self, samples: Sequence[Any]) -> Any:
+        """The batch of these samples, of which there is at least one."""
+
+    @abstractmethod
+    def empty(self, sample: Any) -> Any:
+        """A batch of no rows, for samples that look like this one."""
+
+
+class Stack(Collate):
     """Samples of equal structure to one batch of that structure, with arrays and numbers stacked to tensors."""
 
     def __init__(self, dtype: torch.dtype | Mapping[str, torch.dtype] | None = None) -> None:

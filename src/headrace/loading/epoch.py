@@ -44,6 +44,11 @@ class EpochIterator(Iterator[Any]):
         self._handed_out += 1
         return batch
 
+    @property
+    def handed_out(self) -> int:
+        """How many batches the consumer got."""
+        return self._handed_out
+
     def cursor(self) -> Cursor:
         """How far the consumer is."""
         counted, cursor = self._counted

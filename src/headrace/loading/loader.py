@@ -30,6 +30,7 @@ from headrace.loading.world import resolve_world
 from headrace.planning import Cursor, check_division, encode_state, plan_fingerprint
 from headrace.views import ShuffledDataset, is_ordered, is_windowed
 from headrace.views.leaves import check_stateless
+from headrace.views.protocol import ordered_view
 from headrace.views.skipping import Skipped, SkippedItems, corrupt_errors, skipping
 
 __all__ = ["StatefulDataLoader"]
@@ -88,6 +89,7 @@ class StatefulDataLoader:
     ) -> None:
         if local_batch_size is not None and global_batch_size is not None:
             raise ValueError("give local_batch_size or global_batch_size, not both")
+        self.dataset = dataset = ordered_view(dataset)
         at_least("local_batch_size", local_batch_size, 1)
         at_least("global_batch_size", global_batch_size, 1)
         if rank is not None or world_size is not None:
@@ -102,7 +104,6 @@ class StatefulDataLoader:
         self.device = torch.device(device) if device is not None else default_device()
         if pin_memory and self.device.type != "cuda":
             raise ValueError(f"pin_memory=True needs a CUDA device, not {self.device}")
-        self.dataset = dataset
         self.collate_fn = collate_fn
         self.num_workers = num_workers
         self.parallel_method = parallel_method
@@ -208,9 +209,7 @@ class StatefulDataLoader:
         again."""
         if self._epoch is not None:
             self._epoch.close()
-        source, self._source_made = self._source_made, None
-        if source is not None:
-            source.close()
+        self._end_source()
         if self._owns_dataset:
             self.dataset.close()
 
@@ -293,9 +292,7 @@ class StatefulDataLoader:
         dataset, cursor = restored(state_dict, self._given, drop_last=self.drop_last, change=change, was=was)
         self._begin_at(cursor, "load_state_dict() chose another position")
         if dataset is not self._ordered:
-            source, self._source_made = self._source_made, None
-            if source is not None:
-                source.close()
+            self._end_source()
             self._ordered, self._plan_made, self._settings_made = dataset, None, None
 
     def describe(self) -> dict[str, Any]:
@@ -348,7 +345,12 @@ class StatefulDataLoader:
             self._source_made = BatchSource(dataset, self.collate_fn, self._plan(), self._parallel, record)
         return self._source_made
 
-    def _mover(self) -> DeviceMover | None:
+    def _end_source(self) -> None:
+        source, self._source_made = self._source_made, None
+        if source is not None:
+            source.close()
+
+    def _mover(self) -> Callable[[Any], Any] | None:
         if self.device.type == "cpu":
             return None
         if self._mover_made is None:

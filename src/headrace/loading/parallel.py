@@ -23,7 +23,11 @@ __all__ = ["BatchSource", "Parallel", "at_least"]
 
 @dataclass(frozen=True)
 class Parallel:
-    """How batches are made ahead. ValueError or TypeError for what makes no sense."""
+    """How batches are made ahead. ValueError or TypeError for what makes no sense.
+
+    worker_init_fn(worker) is called in each process before it makes anything; seed takes the place of torch's own in
+    what the processes' generators begin with. pin_memory is for processes.
+    """
 
     num_workers: int = 0
     method: str = "thread"
@@ -33,6 +37,8 @@ class Parallel:
     multiprocessing_context: Any = None
     persistent_workers: bool = False
     pin_memory: bool = False
+    worker_init_fn: Callable[[int], None] | None = None
+    seed: int | None = None
 
     def __post_init__(self) -> None:
         at_least("num_workers", self.num_workers, 0)
@@ -116,12 +122,14 @@ class BatchSource:
                 sampler,
                 plan.rank,
                 self._skipped,
+                parallel.seed,
                 num_workers=parallel.num_workers,
                 prefetch_factor=-(-parallel.prefetch // parallel.num_workers) or None,
                 multiprocessing_context=parallel.multiprocessing_context,
                 timeout=parallel.timeout_s or 0,
                 persistent_workers=parallel.persistent_workers,
                 pin_memory=parallel.pin_memory,
+                worker_init_fn=parallel.worker_init_fn,
             )
         return self._workers.batches(start)
 

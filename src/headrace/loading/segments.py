@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from headrace.datasets import SpanBatch
-from headrace.loading.collate import Stack
+from headrace.loading.collate import Collate, Stack
 from headrace.planning import segment_arrays
 from headrace.views import PackedBatch
 
@@ -25,7 +25,7 @@ NO_LABEL = -100  # what torch's cross_entropy ignores
 Int64s = NDArray[np.int64]
 
 
-class StackSegments:
+class StackSegments(Collate):
     """Windows with spans to one batch of tensors; see stack_segments."""
 
     def __init__(self, field: str, dtype: torch.dtype | None, *, labels: bool) -> None:

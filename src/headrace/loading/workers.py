@@ -112,7 +112,7 @@ def _without_locked_events(context: Any) -> Any:
 
 class WorkerPool:
     """torch's DataLoader over a BatchMaker and a sampler; options are torch's. What the workers skip is added to
-    skipped, which is that of the BatchMaker's dataset."""
+    skipped, which is that of the BatchMaker's dataset. seed takes the place of torch's initial one."""
 
     def __init__(
         self,
@@ -120,12 +120,14 @@ class WorkerPool:
         sampler: ElasticBatchSampler,
         rank: int,
         skipped: SkippedItems | None = None,
+        seed: int | None = None,
         **options: Any,
     ) -> None:
         self._sampler = sampler
         self._skipped = skipped
         self._make = make
         self._rank = rank
+        self._seed = seed
         # torch draws the seed of its workers from the process's generator, and so changes what a model draws next.
         self._generator = torch.Generator()
         self._num_workers: int = options["num_workers"]
@@ -140,7 +142,8 @@ class WorkerPool:
     def batches(self, start: Cursor) -> Iterator[Any]:
         """The batches from start to the end of its epoch. WorkerError when a worker fails, dies or is too slow."""
         self._sampler.begin_at(start)
-        seed = derive_seed(torch.initial_seed(), "workers", self._rank, start.epoch, start.position)
+        initial = torch.initial_seed() if self._seed is None else self._seed
+        seed = derive_seed(initial, "workers", self._rank, start.epoch, start.position)
         self._generator.manual_seed(seed)
         self._let_go_of_the_dead()
         try:

@@ -42,7 +42,7 @@ _ROOMS = {  # names in the order of __all__, as text: a line a name would make t
     "headrace.planning": "Permutation derive_seed",
     "headrace.preparation": "Report document_id document_place prepare split_text_files",
     "headrace.store": "CachedStore LocalStore MemoryStore RetryPolicy Store open_store",
-    "headrace.streaming": "Stream StreamingDataset",
+    "headrace.streaming": "Stream StreamingDataLoader StreamingDataset",
     "headrace.training": """
         AutoDataConfig AutoDataProvider BuildForwardInputsContext BuildForwardInputsResult CheckpointingConfig
         ComputeLossContext ComputeLossResult DataParallelMicrobatchPackStream DataPrefetchConfig DataProvider
@@ -168,6 +168,7 @@ __all__ = [
     "StreamStorage",
     "StreamWithMetaStorage",
     "StreamWriter",
+    "StreamingDataLoader",
     "StreamingDataset",
     "TSVWriter",
     "TensorTree",
@@ -305,7 +306,7 @@ if TYPE_CHECKING:
     from headrace.planning import Permutation, derive_seed
     from headrace.preparation import Report, document_id, document_place, prepare, split_text_files
     from headrace.store import CachedStore, LocalStore, MemoryStore, RetryPolicy, Store, open_store
-    from headrace.streaming import Stream, StreamingDataset
+    from headrace.streaming import Stream, StreamingDataLoader, StreamingDataset
     from headrace.training import (
         AutoDataConfig,
         AutoDataProvider,

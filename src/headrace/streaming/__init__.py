@@ -10,6 +10,7 @@ loader.py                                torch's DataLoader with a state
 """
 
 from headrace.streaming.dataset import StreamingDataset
+from headrace.streaming.loader import StreamingDataLoader
 from headrace.streaming.stream import Stream
 
-__all__ = ["Stream", "StreamingDataset"]
+__all__ = ["Stream", "StreamingDataLoader", "StreamingDataset"]

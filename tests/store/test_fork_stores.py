@@ -245,3 +245,14 @@ def test_a_data_loader_with_forked_workers_reads_a_store_that_its_parent_used(st
     for _ in range(2):
         seen = [value - len(DATA) for batch in loader for value in batch.tolist()]
         assert seen == list(range(64))
+
+
+def test_a_client_that_outlives_the_modules_is_freed_without_a_word():
+    program = """
+import json, sys
+from headrace.store import obstore_client
+json.held = obstore_client.Held(object())
+sys.kept = (json, obstore_client)  # modules end in the order opposite to their imports, sys last
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

@@ -19,7 +19,7 @@ import shutil
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib.machinery import ExtensionFileLoader, ModuleSpec
 from types import ModuleType, SimpleNamespace
@@ -67,9 +67,10 @@ class Held:
         self.client = client
         self._pid = os.getpid()
 
-    def __del__(self) -> None:
-        if os.getpid() != self._pid:
-            _loaded.earlier.append(self.client)
+    # By defaults: as the interpreter ends, a module's names may be gone before what is held.
+    def __del__(self, getpid: Callable[[], int] = os.getpid, earlier: list[object] = _loaded.earlier) -> None:
+        if getpid() != self._pid:
+            earlier.append(self.client)
 
 
 def obstore_client() -> Any:

@@ -147,8 +147,8 @@ def stored_order(draws: _Int64s, num_items: int, chosen: int, seed: int) -> _Int
         return numbers
     length, longer = divmod(num_items, chosen)  # of each row; how many rows have one item more
     columns, rows = np.divmod(numbers, chosen)
-    if longer:
-        rows = np.where(columns == length, _quotients(rows + 1, chosen, longer, up=True) - 1, rows)
+    if len(of_longer := np.flatnonzero(columns == length)):  # row k of the last column is the k-th longer one
+        rows[of_longer] = _quotients(rows[of_longer] + 1, chosen, longer, up=True) - 1
     before = _quotients(rows, longer, chosen)  # longer rows before each; they are spread evenly
     lengths = length + _quotients(rows + 1, longer, chosen) - before
     places = np.empty_like(rows)
@@ -169,8 +169,8 @@ def _permuted(numbers: Words, size: int, keys: Words) -> Words:
 
 
 def _quotients(numbers: _Int64s, times: int, divisor: int, *, up: bool = False) -> _Int64s:
-    """numbers * times / divisor, rounded down or up; the numbers are at most divisor or times, whichever is more."""
-    if max(times, divisor) * times >= 1 << 63:  # beyond three billion rows an epoch: in Python's integers
+    """numbers * times / divisor, rounded down or up; the numbers are at most divisor."""
+    if divisor * times >= 1 << 63:  # beyond three billion rows an epoch: in Python's integers
         numbers = numbers.astype(object)
     products = numbers * times
     return (-(-products // divisor) if up else products // divisor).astype(np.int64)

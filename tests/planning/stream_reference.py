@@ -5,6 +5,7 @@ It shares no code with headrace.planning.
 
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from hashlib import blake2b
 
 from planning import reference
 from planning.composed_mixture import Mixed, apportioned
@@ -129,6 +130,28 @@ class Streams:
     def id(self, position):
         stream, draw = self.origin(position)
         return sum(self.sizes[:stream]) + self.item(stream, draw)
+
+    @property
+    def settings(self):
+        """What a state says of the order."""
+        found = {"shuffle": self.shuffle[0] if self.shuffle else "off"}
+        if found["shuffle"] == "pooled":
+            shards = [number for items in self.shards for number in (len(items), *items)]
+            found |= {"pool_items": self.shuffle[1], "lanes": self.shuffle[2], "shards": digest(shards)}
+        sampling = "fixed" if self.fixed else "balanced"
+        found |= {"seed": self.seed, "order_version": 1, "sampling": sampling, "batching": self.method}
+        if self.method != "random":
+            found |= {"batch_size": self.batch, "devices": self.devices}
+        return found | {"sizes": counts(self.sizes), "chosen": counts(self.chosen)}
+
+
+def counts(numbers):
+    text = ",".join(map(str, numbers))
+    return text if len(text) <= 100 else f"{len(numbers)}:{digest(numbers)}"
+
+
+def digest(numbers):
+    return blake2b(b"".join(number.to_bytes(8, "little") for number in numbers), digest_size=16).hexdigest()
 
 
 def stored_pass(size, rows, seed, number):

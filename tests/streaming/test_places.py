@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from headrace import CachedStore, LocalStore, MemoryStore, SampleDataset
+from headrace import CachedStore, LocalStore, MemoryStore, SampleDataset, StreamingDataLoader, StreamingDataset
 from headrace.errors import DatasetChangedError, NoDatasetError, OptionError
 from headrace.store import FolderStore, RetryingStore
 from headrace.streaming.places import check_hashes, opened_stores
@@ -354,6 +354,19 @@ def test_a_stream_without_a_dataset_is_named(tmp_path):
         opened(Stream(local=write(tmp_path / "a")), Stream(local=tmp_path / "nothing here")).open()
     with pytest.raises(NoDatasetError, match="memory://"):
         opened(Stream(remote="memory://", local=tmp_path / "cache")).open()
+
+
+@pytest.mark.parametrize("reader", ["dataset", "loader"])
+@pytest.mark.parametrize(("rows", "told"), [(0, 0), (20, 20), (35, 35), (None, 60)])
+def test_caches_are_told_of_as_many_rows_ahead_as_is_said(rows, told, reader, tmp_path, monkeypatch):
+    hints = []
+    monkeypatch.setattr(SampleDataset, "prefetch", lambda self, items: hints.append(len(items)))
+    stream = Stream(remote=remote((10,) * 6), local=tmp_path)
+    dataset = StreamingDataset(streams=[stream], batch_size=5, predownload=rows)
+    reading = iter(dataset if reader == "dataset" else StreamingDataLoader(dataset, batch_size=5))
+    next(reading)
+    first = next((count for count in hints if count), 0)  # no rows end what was hinted before
+    assert first == told or (reader == "dataset" and 0 < told < first <= 60)  # it reads some batches together
 
 
 # Paths

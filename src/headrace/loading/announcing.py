@@ -25,8 +25,10 @@ Items = TypeVar("Items", bound=Sequence[int] | NDArray[np.int64])
 def announced(steps: Iterator[Items], dataset: Any, *, rows_ahead: int | None = None) -> Iterator[Items]:
     """The same steps. dataset is what their items are items of; where no cache is below it nothing is looked at.
 
-    rows_ahead are the rows that are announced before they are read; default: 4,096.
+    rows_ahead are the rows that are announced before they are read; default: the dataset's `rows_ahead`, or 4,096.
     """
+    if rows_ahead is None:
+        rows_ahead = getattr(dataset, "rows_ahead", None)
     most = _ROWS_AHEAD if rows_ahead is None else rows_ahead
     return _announced(steps, dataset, most) if most and takes_hints(dataset) else steps
 

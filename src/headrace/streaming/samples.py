@@ -67,6 +67,11 @@ class StreamedSamples:
         """Whether prefetch() does anything."""
         return self._dataset.stored.keeps_copies
 
+    @property
+    def rows_ahead(self) -> int | None:
+        """Of how many rows files are to be fetched ahead; None leaves it to the loader."""
+        return self._dataset.options.predownload
+
     def prefetch(self, items: Sequence[int] | NDArray[np.int64]) -> None:
         """Expect these items to be read, in this order. A hint."""
         self._dataset.stored.prefetch(items)

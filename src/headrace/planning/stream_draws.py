@@ -5,10 +5,10 @@
 Shuffled, each pass is in an order of its own; a pass and an epoch, of k draws, are two things, unless k is n. Without a
 shuffle a pass is the stored order, and where an epoch has less than all items, k of n, it is so many parts of it:
 
-    items       0 1 2 | 3 4 | 5 6 7 | 8 9                k = 4 rows of neighbours, as long as one another to within one
-    column 0      1     3     7       8                  one item of each row: an epoch, spread over all items and in
-    column 1    0         4   5         9                stored order; which is random
-    column 2        2       6                            what is left, of the longer rows; then the next pass
+    items       0 1 | 2 3 4 | 5 6 | 7 8 9                k = 4 rows of neighbours, as long as one another to within one
+    column 0      1     3     5       8                  one item of each row: an epoch, spread over all items and in
+    column 1    0         4     6   7                    stored order; which item of the row is random
+    column 2            2             9                  what is left, of the longer rows; then the next pass
 """
 
 from collections.abc import Sequence

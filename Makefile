@@ -43,10 +43,11 @@ slow: setup      ## the slow tests that belong to no suite of their own
 
 # The peers live in environments of their own. What needs one that cannot be made is skipped aloud. GuideLoom needs
 # Python 3.13; mosaicml-streaming and d9d come without most of their dependencies (see the lists that are installed
-# instead). d9d's environment has Headrace, too: one process runs both.
+# instead). d9d's and Spark's environments have Headrace, too: one process runs both.
 GUIDELOOM := .venv-guideloom/.ready
 STREAMING := .venv-streaming/.ready
 D9D := .venv-d9d/.ready
+SPARK := .venv-spark/.ready
 PEERS := .venv-peers/.ready
 PYTHON313 ?=
 
@@ -79,6 +80,14 @@ $(D9D): tests/interop/d9d_requirements.txt
 	  && touch $@ \
 	  || { rm -rf $(@D); echo "d9d could not be installed (see above): it is left out"; }
 
+$(SPARK): tests/interop/spark_requirements.txt
+	@rm -rf $(@D)
+	@$(PYTHON) -m venv $(@D) \
+	  && $(@D)/bin/pip install --quiet --disable-pip-version-check --no-compile -r $< -e . \
+	  && $(@D)/bin/python -c 'import pyspark, headrace' \
+	  && touch $@ \
+	  || { rm -rf $(@D); echo "PySpark could not be installed (see above): it is left out"; }
+
 $(PEERS): benchmarks/peers_requirements.txt
 	@rm -rf $(@D)
 	@$(PYTHON) -m venv $(@D) \
@@ -86,10 +95,11 @@ $(PEERS): benchmarks/peers_requirements.txt
 	  && touch $@ \
 	  || { rm -rf $(@D); echo "boto3 and s3fs could not be installed (see above): they are left out"; }
 
-interop: setup $(GUIDELOOM) $(STREAMING) $(D9D)  ## against the real peers: each reads ours, we read its
+interop: setup $(GUIDELOOM) $(STREAMING) $(D9D) $(SPARK)  ## against the real peers: each reads ours, we read its
 	HEADRACE_GUIDELOOM_PYTHON=$(CURDIR)/.venv-guideloom/bin/python \
 	HEADRACE_STREAMING_PYTHON=$(CURDIR)/.venv-streaming/bin/python \
 	HEADRACE_D9D_PYTHON=$(CURDIR)/.venv-d9d/bin/python \
+	HEADRACE_SPARK_PYTHON=$(CURDIR)/.venv-spark/bin/python \
 	  $(BIN)/python -m pytest tests/interop -m interop -rs
 
 # Object stores to run on loopback. They live outside .venv; what cannot be had is said aloud, and its tests are skipped.
@@ -129,4 +139,4 @@ docs: setup      ## every block and link of README and docs
 	$(BIN)/python -m pytest tests/docs
 
 clean:           ## remove what the targets made
-	rm -rf $(VENV) .venv-guideloom .venv-streaming .venv-d9d .venv-peers .venv-servers .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+	rm -rf $(VENV) .venv-guideloom .venv-streaming .venv-d9d .venv-spark .venv-peers .venv-servers .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist

@@ -1,4 +1,4 @@
-"""The other sides: GuideLoom, mosaicml-streaming and d9d, each in an interpreter of its own."""
+"""The other sides: GuideLoom, mosaicml-streaming, d9d and Spark, each in an interpreter of its own."""
 
 import json
 import os
@@ -12,6 +12,7 @@ TESTS = Path(__file__).parents[1]
 GUIDELOOM = os.environ.get("HEADRACE_GUIDELOOM_PYTHON", "")
 STREAMING = os.environ.get("HEADRACE_STREAMING_PYTHON", "")
 D9D = os.environ.get("HEADRACE_D9D_PYTHON", "")
+SPARK = os.environ.get("HEADRACE_SPARK_PYTHON", "")
 
 
 def run(python, module, *arguments, **environment):
@@ -106,6 +107,25 @@ class D9d:
             for job in jobs
         }
         return {name: ([one["microbatches"] for one in ones], ones[0]["losses"]) for name, ones in left.items()}
+
+
+class Spark:
+    """spark_side.py: Spark on this machine, with Headrace in its workers."""
+
+    def write(self, directory):
+        """Write every case; what Spark raised, by case."""
+        printed = run(SPARK, "spark_side", directory, PYSPARK_PYTHON=SPARK, SPARK_LOCAL_IP="127.0.0.1")
+        return json.loads(printed.splitlines()[-1])
+
+
+@pytest.fixture(scope="session")
+def spark():
+    """Spark; `make interop` makes its interpreter and names it."""
+    if not is_there(SPARK):
+        pytest.skip("no interpreter with PySpark: `make interop` makes one")
+    if shutil.which("java") is None:
+        pytest.skip("no Java, which Spark runs on")
+    return Spark()
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,7 @@ import shutil
 from multiprocessing import Pool
 from typing import Iterator, Tuple
 
-from headrace import LocalDataset, MDSWriter, merge_index  # was: from streaming import MDSWriter, StreamingDataset
+from headrace import MDSWriter, StreamingDataset, merge_index  # was: from streaming ..., from streaming.base.util ...
 
 out_root = "./group_data"
 num_groups = 4
@@ -77,6 +77,6 @@ if __name__ == "__main__":
     print(sorted(os.listdir(out_root)))
 
     # read the sample
-    dataset = LocalDataset(local=out_root)
+    dataset = StreamingDataset(local=out_root, remote=None, shuffle=False)
     for ix, sample in enumerate(dataset):
         print(sample["number"])

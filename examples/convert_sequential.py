@@ -5,7 +5,7 @@ import os
 import shutil
 from multiprocessing import Pool
 
-from headrace import LocalDataset, MDSWriter  # was: from streaming import MDSWriter, StreamingDataset
+from headrace import MDSWriter, StreamingDataset  # was: from streaming import MDSWriter, StreamingDataset
 
 out_root = "./data"
 # This could be a list of URLs needs to download
@@ -36,7 +36,11 @@ if __name__ == "__main__":
                 out.write(sample)
 
     # read the sample
-    dataset = LocalDataset(local=out_root)
+    dataset = StreamingDataset(
+        local=out_root,
+        remote=None,
+        shuffle=False,
+    )
     print()
     for sample in dataset:
         print(sample["number"])

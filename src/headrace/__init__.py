@@ -42,7 +42,7 @@ _ROOMS = {  # names in the order of __all__, as text: a line a name would make t
     "headrace.planning": "Permutation derive_seed",
     "headrace.preparation": "Report document_id document_place prepare split_text_files",
     "headrace.store": "CachedStore LocalStore MemoryStore RetryPolicy Store open_store",
-    "headrace.streaming": "Stream StreamingDataLoader StreamingDataset",
+    "headrace.streaming": "Stream StreamingDataLoader StreamingDataset clean_stale_shared_memory",
     "headrace.training": """
         AutoDataConfig AutoDataProvider BuildForwardInputsContext BuildForwardInputsResult CheckpointingConfig
         ComputeLossContext ComputeLossResult DataParallelMicrobatchPackStream DataPrefetchConfig DataProvider
@@ -189,6 +189,7 @@ __all__ = [
     "WithLengths",
     "XSVWriter",
     "build_device_pack_stream",
+    "clean_stale_shared_memory",
     "continued",
     "copy_dataset",
     "dataframe_to_mds",
@@ -306,7 +307,7 @@ if TYPE_CHECKING:
     from headrace.planning import Permutation, derive_seed
     from headrace.preparation import Report, document_id, document_place, prepare, split_text_files
     from headrace.store import CachedStore, LocalStore, MemoryStore, RetryPolicy, Store, open_store
-    from headrace.streaming import Stream, StreamingDataLoader, StreamingDataset
+    from headrace.streaming import Stream, StreamingDataLoader, StreamingDataset, clean_stale_shared_memory
     from headrace.training import (
         AutoDataConfig,
         AutoDataProvider,

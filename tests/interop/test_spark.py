@@ -1,6 +1,5 @@
 """dataframe_to_mds in Spark itself: the same files whoever runs what, and nothing lost where it runs again."""
 
-import json
 from decimal import Decimal
 
 import numpy as np

@@ -183,12 +183,12 @@ def test_whatever_shards_are_given_as_makes_one_order():
 @pytest.mark.parametrize("method", ["random", "per_stream", "device_per_stream", "stratified"])
 def test_a_trillion_samples_cost_no_more_than_a_thousand(shuffle, method):
     tracemalloc.start()
-    start_s = time.perf_counter()
+    start_s = time.process_time()
     streams = [StreamShards((10**9,) * 700, 5 * 10**11), StreamShards((10**9,) * 200, 3 * 10**11)]
     order = StreamOrder(streams, shuffle=shuffle, seed=7, batching=Batching(method, 8, 8))
     for first in (0, 10**12, 10**15):
         assert len(set(order.ids(first + np.arange(4096)).tolist())) == 4096
-    took_s, (_, peak_bytes) = time.perf_counter() - start_s, tracemalloc.get_traced_memory()
+    took_s, (_, peak_bytes) = time.process_time() - start_s, tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak_bytes < 8e6
     assert took_s < 5

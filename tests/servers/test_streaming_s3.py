@@ -308,12 +308,10 @@ def test_a_file_that_is_replaced_alone_is_seen_by_its_digest(url, s3_options, tm
     store.put("data/shard.00003.mds", store.get("other/shard.00003.mds"))
     dataset = StreamingDataset(remote=f"{url}/data", local=tmp_path, batch_size=5)
     got = []
-    with (
-        StreamingDataLoader(dataset, batch_size=5) as loader,
-        pytest.raises(CorruptShardError, match=r"shard\.00003\.mds"),  # noqa: PT012
-    ):
-        for batch in loader:
-            got += ids([batch])
+    with StreamingDataLoader(dataset, batch_size=5) as loader:
+        batches = iter(loader)
+        with pytest.raises(CorruptShardError, match=r"shard\.00003\.mds"):
+            got += itertools.chain.from_iterable(ids([batch]) for batch in batches)
     assert got == list(range(30))
     assert ids([dataset[40]]) == [40]
 

@@ -9,7 +9,15 @@ import numpy as np
 import pytest
 import torch.utils.data
 
-from headrace import MemoryStore, ShuffledDataset, StatefulDataLoader, StateMismatchError, Stream, StreamingDataset
+from headrace import (
+    MemoryStore,
+    ShuffledDataset,
+    StatefulDataLoader,
+    StateMismatchError,
+    Stream,
+    StreamingDataLoader,
+    StreamingDataset,
+)
 from headrace.errors import NoDatasetError, OptionError, OrderError, StateError
 from headrace.testing import FaultStore
 from streaming.written import SIZES, numbers_of, streams, write_numbers, write_streams
@@ -303,6 +311,29 @@ def test_a_state_reaches_the_workers_of_a_stock_loader(folder, method, persisten
     dataset.next_epoch = 0
     assert numbers_of(loader) == epochs[0]
     assert dataset.state_dict(103) == StreamingDataset(local=folder, shuffle=True).state_dict(103)
+
+
+def test_the_dataset_and_its_loader_tell_one_story(folder):
+    alone = StreamingDataset(local=folder, shuffle=True)
+    epochs = [numbers_of(alone) for _ in range(3)]
+    dataset = StreamingDataset(local=folder, shuffle=True, batch_size=8)
+    with StreamingDataLoader(dataset, batch_size=8) as loader:
+        assert numbers_of(loader) == epochs[0]
+        batches = iter(loader)
+        first = [next(batches) for _ in range(5)]
+        assert dataset.state_dict(40) == loader.state_dict()  # as trainers ask that count samples themselves
+        assert dataset.next_epoch == 2
+    resumed = StreamingDataset(local=folder, shuffle=True, batch_size=8)
+    with StreamingDataLoader(resumed, batch_size=8) as loader:
+        resumed.load_state_dict(dataset.state_dict(40))
+        assert loader.state_dict() == dataset.state_dict(40)
+        assert numbers_of([*first, *loader]) == epochs[1]
+        assert numbers_of(loader) == epochs[2]
+        resumed.next_epoch = 1
+        assert numbers_of(loader) == epochs[1]
+        loader.load_state_dict(dataset.state_dict(40))
+        assert numbers_of(loader) == epochs[1][40:]
+        assert resumed.next_epoch == 2
 
 
 def test_headraces_own_loader_takes_the_dataset_as_it_is(folder):

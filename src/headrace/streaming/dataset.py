@@ -20,6 +20,7 @@ from headrace.streaming.shard_tables import ShardTables
 from headrace.streaming.stream import Stream
 from headrace.streaming.view import StreamedView
 from headrace.streaming.world import data_parallel_world
+from headrace.views.options import whole_number
 
 __all__ = ["StreamingDataset"]
 
@@ -135,6 +136,7 @@ class StreamingDataset(ShardTables, torch.utils.data.IterableDataset[Any]):
         )
         self._epochs = EpochRecord()
         self._begun = 0
+        self._asked: Cursor | None = None
         self._iterator: RowIterator | None = None
         self._found: tuple[int, World] | None = None  # for the process of this number, and its workers
         self._view: StreamedView | None = None
@@ -209,6 +211,16 @@ class StreamingDataset(ShardTables, torch.utils.data.IterableDataset[Any]):
             self._found = process, data_parallel_world(*self._world_given, replication=self.options.replication)
         return self._found[1]
 
+    def taken_over(self) -> Cursor | None:
+        """Where StreamingDataLoader has to begin: where it was said here (by load_state_dict() or next_epoch) since it
+        began last. None where nothing was."""
+        asked, self._asked = self._asked, None
+        return asked
+
+    def begun_at(self, cursor: Cursor) -> None:
+        """StreamingDataLoader has begun here, or will: state_dict(num_samples) and next_epoch follow it."""
+        self._epochs.begun_at(cursor)
+
     def close(self) -> None:
         """Release maps and files; they are opened again when used."""
         self.stored.close()
@@ -246,7 +258,7 @@ class StreamingDataset(ShardTables, torch.utils.data.IterableDataset[Any]):
             )
         drop_last = bool(obj.get("settings", {}).get("drop_last")) if isinstance(obj, Mapping) else False
         _, cursor = restored(obj, self.as_view(), drop_last=drop_last)
-        self._epochs.begin_at(cursor)
+        self._begin_at(cursor)
 
     @property
     def size(self) -> int:
@@ -270,12 +282,17 @@ class StreamingDataset(ShardTables, torch.utils.data.IterableDataset[Any]):
 
     @next_epoch.setter
     def next_epoch(self, epoch: int) -> None:
-        self._epochs.begin_at(Cursor(int(epoch)))
+        self._begin_at(Cursor(whole_number("next_epoch", epoch, 0)))
 
     @property
     def padding(self) -> int:
         """How many rows repeat at the end of this rank's share of an epoch. StreamingDataLoader repeats none."""
         return self._share().padding(0)
+
+    def _begin_at(self, cursor: Cursor) -> None:
+        self._epochs.begin_at(cursor)
+        self._asked = cursor
+        self._iterator = None
 
     def _order(self) -> StreamOrder:
         """The order of the streams, as their indexes and the options say."""

@@ -103,6 +103,12 @@ class EpochRecord:
             line, place = self._line()
             self._write(line._replace(next=cursor), place)
 
+    def begun_at(self, cursor: Cursor) -> None:
+        """An iteration that needs no token has begun here."""
+        with self._locked():
+            line, place = self._line()
+            self._write(_Line(line.process, Cursor(cursor.epoch + 1), cursor), place)
+
     def join(self, token: tuple[int, int]) -> Cursor:
         """Where the iteration with this token begins; a new token begins the next one."""
         with self._locked():
@@ -115,7 +121,7 @@ class EpochRecord:
     def _line(self) -> tuple[_Line, int]:
         """The line of the process that iterates, and where it is, or will be."""
         process = iterating_process()
-        raw = os.pread(self._file, _WHOLE, 0)
+        raw = os.pread(self._file, os.fstat(self._file).st_size, 0)
         for place in range(0, len(raw), _LINE.size):
             line = _Line.unpacked(raw[place : place + _LINE.size])
             if line.process == process:

@@ -25,7 +25,9 @@ from headrace.loading.loader import StatefulDataLoader
 from headrace.loading.parallel import Parallel
 from headrace.loading.pinning import can_pin
 from headrace.loading.world import World
+from headrace.planning import Cursor
 from headrace.streaming.collating import DefaultCollate, SingleSample
+from headrace.streaming.foreign_states import check_ours
 
 __all__ = ["StreamingDataLoader"]
 
@@ -81,9 +83,12 @@ class StreamingDataLoader(torch.utils.data.DataLoader[Any]):
     def __iter__(self) -> Any:
         if not self._streams:
             return super().__iter__()
+        dataset: Any = self.dataset
         inner = self._opened(begins=True)
         inner.deliver(self._collate(), self._parallel(), pins=self._pins())
-        return iter(inner)
+        batches = iter(inner)
+        dataset.begun_at(inner.start)
+        return batches
 
     def __enter__(self) -> Self:
         return self
@@ -127,7 +132,12 @@ class StreamingDataLoader(torch.utils.data.DataLoader[Any]):
                 f"a loader over a {type(self.dataset).__name__} has no state; give it a StreamingDataset, or the "
                 "dataset to StatefulDataLoader"
             )
-        self._opened().load_state_dict(obj)
+        dataset: Any = self.dataset
+        check_ours(obj)
+        inner = self._opened()
+        inner.load_state_dict(obj)
+        dataset.taken_over()
+        dataset.begun_at(inner.start)
 
     def _opened(self, *, begins: bool = False) -> "_Inner":
         """The inner loader. What this process's place among the ranks is, may be known only later than the loader: it
@@ -141,6 +151,8 @@ class StreamingDataLoader(torch.utils.data.DataLoader[Any]):
             if inner is not None:
                 made.go_on_from(inner)
             self._inner = inner = made
+        if (asked := dataset.taken_over()) is not None:
+            inner.begin_at(asked)
         return inner
 
     def _collate(self) -> Callable[[Sequence[Any]], Any]:
@@ -207,6 +219,15 @@ class _Inner(StatefulDataLoader):
         """Begin where the other one would, which is over then."""
         self._next = other._restart()
         other.close()
+
+    def begin_at(self, cursor: Cursor) -> None:
+        """Begin the next iter() here."""
+        self._begin_at(cursor, "the dataset was told to begin elsewhere")
+
+    @property
+    def start(self) -> Cursor:
+        """Where the newest iteration began, or the next one will."""
+        return self._next if self._epoch is None else self._epoch.start
 
     def rows_handed_out(self) -> int:
         """Rows that this rank got in the newest iteration."""

@@ -59,9 +59,8 @@ class Prefetcher:
                 (rank, path) for path, rank in self._ranks.items() if path in self._pending
             ]  # sorted: a heap
             self._budget_bytes, self._full_at, self._one_by_one = budget_bytes, -1, False
-            for _ in range(min(_THREADS, len(self._pending)) - self._threads):
-                self._threads += 1
-                threading.Thread(target=self._work, name="headrace prefetch", daemon=True).start()
+            if not self._threads:  # one, which calls for more when there is something to fetch
+                self._add_thread()
             self._changed.notify_all()
 
     def used(self, path: str) -> None:
@@ -153,9 +152,15 @@ class Prefetcher:
                     self._held[path] = view
                     self._ahead_bytes += size
                     if view is None:
+                        self._add_thread()
                         return path
             self._threads -= 1
             return None
+
+    def _add_thread(self) -> None:
+        if self._pending and self._threads < _THREADS:
+            self._threads += 1
+            threading.Thread(target=self._work, name="headrace prefetch", daemon=True).start()
 
     def _found(self, path: str) -> memoryview | None:
         try:

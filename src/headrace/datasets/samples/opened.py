@@ -172,9 +172,11 @@ class OpenSamples:
 
     def _by_folder(self, shards: Sequence[int]) -> Iterator[tuple[ShardFolder, int, list[int]]]:
         """(folder, its first shard, numbers within it) of each folder that has some of these shards."""
-        for folder, first, end in zip(self._folders, self._first_shards, self._first_shards[1:], strict=False):
-            if numbers := [shard - first for shard in shards if first <= shard < end]:
-                yield folder, first, numbers
+        numbers: dict[int, list[int]] = {}
+        for shard in shards:
+            folder = bisect_right(self._first_shards, shard) - 1
+            numbers.setdefault(folder, []).append(shard - self._first_shards[folder])
+        return ((self._folders[folder], self._first_shards[folder], found) for folder, found in numbers.items())
 
     def prefetch(self, shards: Sequence[int], budget_bytes: int) -> None:
         """Have these shards fetched in this order, where copies are kept, and no others any more."""

@@ -1,6 +1,7 @@
 """From streams to stores: what is read in place, what through which cache, and what no place is."""
 
 import hashlib
+import multiprocessing
 import os
 import pickle
 import stat
@@ -17,6 +18,7 @@ from headrace.store import FolderStore, RetryingStore
 from headrace.streaming.places import check_hashes, opened_stores
 from headrace.streaming.stream import Stream
 from headrace.testing import FaultStore, Rule, Run
+from remote_scenes import FlatFolder
 from sample_scenes import index_of, put_index, sample_of, stored, write
 
 OPENING = ["head", "get_ranges_of"]  # what reading an index asks
@@ -293,6 +295,29 @@ def test_splits_of_equal_indexes_are_of_different_datasets(tmp_path):
     store = Bucket("s3://bucket/data", {"train/": 0, "val/": 105})
     dataset = opened(*[Stream(remote=store, split=split, local=tmp_path) for split in ("train", "val")])
     assert ids(dataset) == [*range(11), *range(105, 116)]
+
+
+def read_again_and_again(streams, limit, answers):
+    found = {tuple(ids(opened(*order, cache_limit=limit))) for order in (streams, streams[::-1]) for _ in range(5)}
+    answers.put(sorted(found))
+
+
+@pytest.mark.parametrize("limit", [None, 15_000])
+def test_processes_that_share_a_cache_get_the_data_of_their_own_remotes(limit, tmp_path):
+    stores = [FlatFolder(tmp_path / "train"), FlatFolder(tmp_path / "val")]
+    for store, first in zip(stores, (0, 105), strict=True):
+        write(store, (5, 6), sample=lambda number, first=first: sample_of(first + number))
+    streams = [Stream(remote=store, local=tmp_path / "cache") for store in stores]
+    train, val = tuple(range(11)), tuple(range(105, 116))
+    context = multiprocessing.get_context("fork")
+    answers = context.Queue()
+    children = [context.Process(target=read_again_and_again, args=(streams, limit, answers)) for _ in range(2)]
+    for child in children:
+        child.start()
+    assert [answers.get(timeout=60) for _ in children] == [[train + val, val + train]] * 2
+    for child in children:
+        child.join(30)
+    assert [child.exitcode for child in children] == [0, 0]
 
 
 def test_the_same_remote_twice_is_fetched_once(tmp_path):

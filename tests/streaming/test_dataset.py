@@ -375,3 +375,38 @@ def test_streams_and_places_together_are_refused(folder):
         StreamingDataset(streams=[str(folder)])
     with pytest.raises(OptionError, match="local"):
         StreamingDataset()
+
+
+@pytest.mark.parametrize("method", ["random", "per_stream", "stratified"])
+def test_batches_of_streams_are_the_same_with_any_number_of_ranks_that_share_them(folders, method):
+    def dataset(rank, world_size):
+        return StreamingDataset(
+            streams=streams(folders, choose=[30, 30, 60]),
+            batch_size=12 // world_size,
+            batching_method=method,
+            shuffle=True,
+            rank=rank,
+            world_size=world_size,
+        )
+
+    alone = numbers_of(dataset(0, 1))
+    for world_size in (2, 3, 4):
+        ranks = [dataset(rank, world_size) for rank in range(world_size)]
+        state = ranks[0].state_dict(36)
+        for rank in ranks:
+            rank.load_state_dict(state)
+        shares = [numbers_of(rank) for rank in ranks]
+        for step in range(len(alone[36:]) // 12):
+            batch = [
+                share[at] for share in shares for at in range(step * 12 // world_size, (step + 1) * 12 // world_size)
+            ]
+            assert sorted(batch) == sorted(alone[36 + 12 * step : 48 + 12 * step])
+
+
+def test_batches_of_one_stream_a_device_go_on_with_as_many_devices_only(folders):
+    def dataset(world_size):
+        options = {"batch_size": 12 // world_size, "rank": 0, "world_size": world_size, "shuffle": True}
+        return StreamingDataset(streams=streams(folders), batching_method="device_per_stream", **options)
+
+    with pytest.raises(StateMismatchError, match="devices"):
+        dataset(2).load_state_dict(dataset(4).state_dict(12))

@@ -12,6 +12,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
 REMOTE = [ROOT / "docs" / "object-stores.md"]  # their s3:// is a server of the tests, which `make remote` has
+SPARK = [ROOT / "docs" / "recipes" / "spark.md"]  # tests/interop/test_spark.py runs them, where Spark is
 BLOCK = re.compile(r"^```(python|console)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?!https?://|#)([^)#]+)")
 
@@ -65,7 +66,7 @@ def run(program, folder, more):
 
 
 @pytest.mark.parametrize(
-    "page", [page for page in PAGES if runnable(page) and page not in REMOTE], ids=lambda page: page.name
+    "page", [page for page in PAGES if runnable(page) and page not in (*REMOTE, *SPARK)], ids=lambda page: page.name
 )
 def test_every_block_of_the_page_runs(page, given):
     run(script(runnable(page)), given, {})

@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -112,10 +113,19 @@ class D9d:
 class Spark:
     """spark_side.py: Spark on this machine, with Headrace in its workers."""
 
+    _environment: ClassVar = {"PYSPARK_PYTHON": SPARK, "SPARK_LOCAL_IP": "127.0.0.1"}
+
     def write(self, directory):
         """Write every case; what Spark raised, by case."""
-        printed = run(SPARK, "spark_side", directory, PYSPARK_PYTHON=SPARK, SPARK_LOCAL_IP="127.0.0.1")
+        printed = run(SPARK, "spark_side", directory, **self._environment)
         return json.loads(printed.splitlines()[-1])
+
+    def run(self, program, directory):
+        """Run a program in this directory; it fails as the program does."""
+        environment = os.environ | self._environment
+        command = [SPARK, "-c", program]
+        done = subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True, timeout=200)
+        assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.fixture(scope="session")

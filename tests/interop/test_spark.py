@@ -1,6 +1,8 @@
 """dataframe_to_mds in Spark itself: the same files whoever runs what, and nothing lost where it runs again."""
 
+import re
 from decimal import Decimal
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,6 +11,8 @@ from headrace import SampleDataset
 from interop.spark_side import ROWS
 
 pytestmark = pytest.mark.interop
+RECIPE = Path(__file__).parents[2] / "docs" / "recipes" / "spark.md"
+BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 @pytest.fixture(scope="module")
@@ -73,3 +77,7 @@ def test_what_fails_for_good_leaves_nothing_and_says_where(written):
 def test_a_dataset_that_is_there_stays(written):
     _, seen = written
     assert seen["there"].startswith("ExistingOutputError")
+
+
+def test_every_block_of_the_recipe_runs(spark, tmp_path):
+    spark.run("\n".join(BLOCK.findall(RECIPE.read_text(encoding="utf-8"))), tmp_path)

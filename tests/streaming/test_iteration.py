@@ -114,6 +114,18 @@ def test_after_an_error_an_iterator_does_not_look_ended():
             next(iterator)
 
 
+def test_an_error_comes_in_its_turn_behind_all_rows_before_it():
+    def read(numbers):
+        if 300 in numbers:
+            raise ValueError("row 300")
+        return numbers.tolist()
+
+    iterator = RowIterator(share(1000, 1), Cursor(), Reading(identity, read))
+    assert [next(iterator) for _ in range(300)] == list(range(300))
+    with pytest.raises(ValueError, match="row 300"):
+        next(iterator)
+
+
 def test_what_a_rank_has_handed_out_tells_how_far_all_are():
     iterator = RowIterator(share(23, 3, 1, 2), Cursor(0, 2), Reading(identity, lambda numbers: numbers.tolist()))
     seen = []

@@ -7,11 +7,12 @@ import numpy as np
 import torch.utils.data
 
 from headrace.datasets.samples.dataset import SampleDataset
-from headrace.errors import OptionError, StateError
+from headrace.errors import OptionError
 from headrace.loading.order import order_settings, restored
 from headrace.loading.world import World
 from headrace.planning import Batching, Cursor, Shuffle, StreamOrder, StreamShards, encode_state, samples_an_epoch
 from headrace.streaming.epochs import EpochRecord, iterating_process
+from headrace.streaming.foreign_states import check_ours
 from headrace.streaming.iteration import Reading, RowIterator, Share
 from headrace.streaming.options import Settings
 from headrace.streaming.places import check_hashes, opened_stores
@@ -19,7 +20,7 @@ from headrace.streaming.samples import StreamedSamples
 from headrace.streaming.shard_tables import ShardTables
 from headrace.streaming.stream import Stream
 from headrace.streaming.view import StreamedView
-from headrace.streaming.world import data_parallel_world
+from headrace.streaming.world import check_dealt_once, data_parallel_world, processes_of_accelerate
 from headrace.views.options import whole_number
 
 __all__ = ["StreamingDataset"]
@@ -40,7 +41,7 @@ class StreamingDataset(ShardTables, torch.utils.data.IterableDataset[Any]):
     | keep_zip | no difference: a cache keeps decompressed shards alone |
     | epoch_size | rows of an epoch, such as "64M"; by default each stream once, or what its weight says |
     | predownload | rows ahead of which files are fetched; default: 4,096 |
-    | cache_limit | bytes on this node's disk, such as "64gb" |
+    | cache_limit | bytes on this node's disk, such as "64gb"; of several `local` each may have an equal part of it |
     | sampling_method | "balanced": epochs go on through a stream, all comes before anything comes again; "fixed" |
     | sampling_granularity | no difference: a pooled shuffle keeps what is drawn from few shards at a time |
     | partition_algo | no difference: rows are dealt to ranks one by one, whatever the number of nodes |
@@ -136,7 +137,8 @@ class StreamingDataset(ShardTables, torch.utils.data.IterableDataset[Any]):
         )
         self._epochs = EpochRecord()
         self._begun = 0
-        self._asked: Cursor | None = None
+        self._asked: Cursor | int | None = None
+        self._processes = 1  # among which accelerate deals, where this was pickled
         self._iterator: RowIterator | None = None
         self._found: tuple[int, World] | None = None  # for the process of this number, and its workers
         self._view: StreamedView | None = None
@@ -147,7 +149,8 @@ class StreamingDataset(ShardTables, torch.utils.data.IterableDataset[Any]):
         if given[2] is not None:  # a mesh lives in its own process
             replication = self.options.replication or 1
             given = (world.rank * replication, world.world_size * replication, None)
-        return {**self.__dict__, "_iterator": None, "_view": None, "_world_given": given}
+        processes = processes_of_accelerate()
+        return {**self.__dict__, "_iterator": None, "_view": None, "_world_given": given, "_processes": processes}
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(map(repr, self.streams))})"
@@ -180,6 +183,8 @@ class StreamingDataset(ShardTables, torch.utils.data.IterableDataset[Any]):
                 None,
                 "that of the DataLoader, whose workers take turns batch by batch; StreamingDataLoader knows it itself",
             )
+        if self._world_given == (None, None, None):
+            check_dealt_once(max(self._processes, processes_of_accelerate()))
         self._begun += 1
         token = (-1 if info is None else info.seed - info.id, self._begun)
         start = self._epochs.join(token)
@@ -205,15 +210,27 @@ class StreamingDataset(ShardTables, torch.utils.data.IterableDataset[Any]):
         return self._view
 
     def world(self) -> World:
-        """This process's place among the ranks that read different samples, found at first use."""
+        """This process's place among the ranks that read different samples. Workers have that of their loader."""
         process = iterating_process()
-        if self._found is None or self._found[0] != process:
-            self._found = process, data_parallel_world(*self._world_given, replication=self.options.replication)
-        return self._found[1]
+        before = self._found
+        # Looked up each time, but by workers: a length may be asked for before the process group is made.
+        if before is None or before[0] != process or torch.utils.data.get_worker_info() is None:
+            found = data_parallel_world(*self._world_given, replication=self.options.replication)
+            if before is not None and before[1] != found:
+                self._view = None  # how many devices there are may decide the order
+            self._found = process, found
+        return self._found[1]  # type: ignore[index]
 
-    def taken_over(self) -> Cursor | None:
-        """Where StreamingDataLoader has to begin: where it was said here (by load_state_dict() or next_epoch) since it
-        began last. None where nothing was."""
+    def set_epoch(self, epoch: int) -> None:
+        """Let the next iteration be of this epoch, as Trainer and accelerate say it before each one. Nothing changes
+        when it would be anyway, nor where load_state_dict() said a place, and nothing has begun there yet."""
+        self._epochs.turn_to(whole_number("epoch", epoch, 0))
+        if not isinstance(self._asked, Cursor):
+            self._asked = int(epoch)
+
+    def taken_over(self) -> Cursor | int | None:
+        """Where StreamingDataLoader has to begin: where it was said here (by load_state_dict(), next_epoch, or an
+        epoch by set_epoch()) since it began last. None where nothing was."""
         asked, self._asked = self._asked, None
         return asked
 
@@ -251,11 +268,7 @@ class StreamingDataset(ShardTables, torch.utils.data.IterableDataset[Any]):
         StateMismatchError names each setting that differs: data, streams, seed, order. StateError for what is no
         record; one of Streaming's is of another order.
         """
-        if isinstance(obj, Mapping) and "sample_in_epoch" in obj:
-            raise StateError(
-                "the state is one of MosaicML Streaming, whose order is another: it cannot be gone on with. Finish its "
-                "epoch with Streaming, or begin one anew"
-            )
+        check_ours(obj)
         drop_last = bool(obj.get("settings", {}).get("drop_last")) if isinstance(obj, Mapping) else False
         _, cursor = restored(obj, self.as_view(), drop_last=drop_last)
         self._begin_at(cursor)

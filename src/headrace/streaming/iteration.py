@@ -163,7 +163,7 @@ class RowIterator(Iterator[Any]):
             ids = announced(ids, reading.below, rows_ahead=reading.rows_ahead)
         if (one := reading.one) is not None:
             return (one(number) for some in ids for number in some.tolist())
-        return (sample for some in ids for sample in reading.read(some))
+        return _each(ids, reading.read)
 
     def _located(self) -> Iterator[Int64s]:
         """Numbers of samples, as many as are read together."""
@@ -176,6 +176,17 @@ class RowIterator(Iterator[Any]):
                 yield located[at : at + count]
                 at += count
                 count = min(2 * count, most)
+
+
+def _each(ids: Iterator[Int64s], read: Callable[[Int64s], Sequence[Any]]) -> Iterator[Any]:
+    for some in ids:
+        try:
+            samples = read(some)
+        except Exception:
+            for number in range(len(some)):  # what is sound comes before the error
+                yield from read(some[number : number + 1])
+        else:
+            yield from samples
 
 
 def _refuse() -> Any:

@@ -103,6 +103,14 @@ class EpochRecord:
             line, place = self._line()
             self._write(line._replace(next=cursor), place)
 
+    def turn_to(self, epoch: int) -> None:
+        """Let the next iteration be of this epoch, but for a place in another one that waits to be begun with."""
+        with self._locked():
+            line, place = self._line()
+            waits = line.token == _NONE and line.current == line.next != Cursor()
+            if line.next.epoch != epoch and not waits:
+                self._write(line._replace(next=Cursor(epoch)), place)
+
     def begun_at(self, cursor: Cursor) -> None:
         """An iteration that needs no token has begun here."""
         with self._locked():

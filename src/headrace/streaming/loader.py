@@ -71,8 +71,11 @@ class StreamingDataLoader(torch.utils.data.DataLoader[Any]):
         elif pad:
             raise OptionError("pad", pad, f"False over a {type(dataset).__name__}, which is no StreamingDataset")
         super().__init__(dataset, *args, **kwargs)
-        if self._streams and self.timeout and not self.num_workers:
-            raise OptionError("timeout", self.timeout, "0 without worker processes, for whose batches one waits")
+        if self._streams:
+            # accelerate's prepare() leaves it as it is then, since its rows are dealt to ranks; and keeps its state.
+            self._is_accelerate_prepared = self.use_stateful_dataloader = True
+            if self.timeout and not self.num_workers:
+                raise OptionError("timeout", self.timeout, "0 without worker processes, for whose batches one waits")
         if pad and self.drop_last:
             raise OptionError("pad", pad, "drop_last=False beside it: a last batch is either dropped or filled")
 
@@ -139,6 +142,11 @@ class StreamingDataLoader(torch.utils.data.DataLoader[Any]):
         dataset.taken_over()
         dataset.begun_at(inner.start)
 
+    def set_epoch(self, epoch: int) -> None:
+        """Begin the next `iter()` at the start of this epoch. Nothing changes when it is in this epoch anyway."""
+        if self._streams:
+            self._opened().set_epoch(epoch)
+
     def _opened(self, *, begins: bool = False) -> "_Inner":
         """The inner loader. What this process's place among the ranks is, may be known only later than the loader: it
         is looked up again as long as nothing was read, and as an iteration begins."""
@@ -151,8 +159,11 @@ class StreamingDataLoader(torch.utils.data.DataLoader[Any]):
             if inner is not None:
                 made.go_on_from(inner)
             self._inner = inner = made
-        if (asked := dataset.taken_over()) is not None:
+        asked = dataset.taken_over()
+        if isinstance(asked, Cursor):
             inner.begin_at(asked)
+        elif asked is not None:
+            inner.set_epoch(asked)
         return inner
 
     def _collate(self) -> Callable[[Sequence[Any]], Any]:

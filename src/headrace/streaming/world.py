@@ -1,11 +1,12 @@
 """Which share of the global batches this process reads: by a mesh, by numbers, or as every loader finds out."""
 
+import sys
 from typing import Any
 
 from headrace.errors import OptionError, OrderError
 from headrace.loading.world import World, resolve_world
 
-__all__ = ["data_parallel_world"]
+__all__ = ["check_dealt_once", "data_parallel_world", "processes_of_accelerate"]
 
 _DATA_PARALLEL = ("dp", "dp_replicate", "dp_shard", "data_parallel", "replicate", "shard", "ddp", "fsdp", "data")
 
@@ -53,3 +54,20 @@ def _of_mesh(mesh: Any) -> World:
         rank = rank * int(mesh.size(number)) + int(mesh.get_local_rank(number))
         size *= int(mesh.size(number))
     return World(rank, size)
+
+
+def processes_of_accelerate() -> int:
+    """Among how many processes accelerate deals what a dataset gives here, if it is in use; else 1."""
+    state = getattr(sys.modules.get("accelerate.state"), "PartialState", None)
+    return int(getattr(state, "_shared_state", {}).get("num_processes", 1))
+
+
+def check_dealt_once(processes: int) -> None:
+    """Nothing where accelerate has one process; OrderError where it would deal once more what was dealt to ranks."""
+    if processes > 1:
+        raise OrderError(
+            f"accelerate (and Trainer by it) deals what a dataset gives to its {processes} processes, and this dataset "
+            "deals its rows to them already: most rows would reach nobody. Give it rank=0, world_size=1 to leave that "
+            "to accelerate, or use StreamingDataLoader, which accelerate leaves as it is; with a DataLoader that "
+            "accelerate does not prepare, say rank=accelerator.process_index, world_size=accelerator.num_processes"
+        )

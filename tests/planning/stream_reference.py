@@ -140,8 +140,10 @@ class Streams:
             found |= {"pool_items": self.shuffle[1], "lanes": self.shuffle[2], "shards": digest(shards)}
         sampling = "fixed" if self.fixed else "balanced"
         found |= {"seed": self.seed, "order_version": 1, "sampling": sampling, "batching": self.method}
-        if self.method != "random":
+        if self.method == "device_per_stream":
             found |= {"batch_size": self.batch, "devices": self.devices}
+        elif self.method != "random":
+            found |= {"global_batch_size": self.batch * self.devices}
         return found | {"sizes": counts(self.sizes), "chosen": counts(self.chosen)}
 
 

@@ -151,9 +151,14 @@ def test_settings_are_readable_small_and_without_devices_where_these_do_not_matt
         "pool_items": 4,
         "lanes": 2,
         "shards": "5889d4e759993db520337ff756ac0ba2",
-        "batch_size": 3,
-        "devices": 2,
+        "global_batch_size": 6,
     }
+    for method in ("stratified", "per_stream"):
+        of = [StreamOrder(streams, shuffle=None, seed=7, batching=Batching(method, 6 // n, n)) for n in (1, 2, 6)]
+        assert of[0].settings == of[1].settings == of[2].settings
+        assert len({tuple(order.ids(np.arange(50)).tolist()) for order in of}) == 1
+    on_devices = StreamOrder(streams, shuffle=None, seed=7, batching=Batching("device_per_stream", 3, 2))
+    assert {"batch_size": 3, "devices": 2}.items() <= on_devices.settings.items()
     many = StreamOrder([StreamShards((10**9,) * 50, 10**9)] * 5000, shuffle=Shuffle("pooled"), seed=7)
     assert len(json.dumps(encode_state(Cursor(3, 4096), many.settings))) < 800
 

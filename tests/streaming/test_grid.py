@@ -28,7 +28,7 @@ WORKERS = range(4)
 BATCHES = range(1, 8)
 ORDERS = list(itertools.product(SIZES, LAYOUTS, (1, 3), (False, True)))
 CELLS = [(*order, *rest) for order in ORDERS for rest in itertools.product(RANKS, WORKERS, BATCHES)]
-FAST, SLOW = 1511, 101  # primes
+FAST, SLOW = 1511, 211  # primes
 PARTS = 4
 
 

@@ -127,8 +127,10 @@ class StreamOrder:
                 "shards": _digest(np.concatenate(shards)) if shards else "",
             }
         settings |= {"seed": seed, "order_version": ORDER_VERSION, "sampling": sampling, "batching": batching.method}
-        if batching.method != "random":
+        if batching.method == "device_per_stream":
             settings |= {"batch_size": int(batching.batch_size or 1), "devices": int(batching.num_devices)}
+        elif batching.method != "random":  # which device gets what of a global batch decides nothing here
+            settings |= {"global_batch_size": batching.global_batch_size}
         return settings | {"sizes": _counts(self._sizes), "chosen": _counts(self._given)}
 
     def _check(self) -> None:

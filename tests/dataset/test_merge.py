@@ -14,7 +14,7 @@ import pytest
 from headrace.datasets.samples.dataset import SampleDataset
 from headrace.datasets.samples.merge import merge_index
 from headrace.datasets.samples.writer import CSVWriter, JSONWriter, TSVWriter, XSVWriter
-from headrace.errors import StoreError
+from headrace.errors import ExistingOutputError, StoreError
 from headrace.store import FolderStore, LocalStore, MemoryStore
 from headrace.testing import FaultStore, Refuse, Rule, Run
 from merge_scenes import COLUMNS, contents, entries, fill, parts, paths, samples_of, write_part
@@ -447,8 +447,28 @@ def test_the_index_is_put_once_after_everything_was_checked(root):
     watched = FaultStore(root)
     merge_index(watched)
     writes = [call for call in watched.calls if call.operation not in ("get", "list", "folders", "remove_orphans")]
-    assert [(call.operation, call.path) for call in writes] == [("put", "index.json")]
+    assert [(call.operation, call.path) for call in writes] == [("put_if_absent", "index.json")]
     assert watched.calls[-1] == writes[0]
+    write_part(root, "c", range(6, 9))
+    watched.calls.clear()
+    merge_index(watched)
+    assert [call.path for call in watched.calls if call.operation == "put"] == ["index.json"]
+
+
+def test_an_index_that_another_merge_puts_meanwhile_is_not_replaced_by_one_with_fewer_parts(root):
+    fill(root, {"a": range(3)})
+
+    def other(_):
+        write_part(root, "b", range(3, 6))
+        merge_index(root)
+
+    late = FaultStore(root, [Rule(Run(other), "put_if_absent", "index.json", times=1)])
+    with pytest.raises(ExistingOutputError, match=r"got an index\.json from somebody else while its parts were merged"):
+        merge_index(late)
+    assert ids(root) == list(range(6))
+    root.delete("index.json")
+    merge_index(FaultStore(root, [Rule(Run(lambda _: merge_index(root)), "put_if_absent", "index.json", times=1)]))
+    assert ids(root) == list(range(6))
 
 
 @pytest.mark.parametrize("at", ["list", "get", "put"])
@@ -470,11 +490,11 @@ def test_a_killed_merge_leaves_the_old_index_and_the_next_one_finishes(local, at
 def test_what_a_killed_merge_left_in_flight_goes_with_the_next(local, tmp_path):
     fill(local, {"a": range(3)})
 
-    def die(source, target):
+    def die(source, target, **options):
         os.kill(os.getpid(), signal.SIGKILL)
 
     def merge():
-        os.replace = die
+        os.replace = os.link = die
         merge_index(local)
 
     process = fork.Process(target=merge)
@@ -532,6 +552,10 @@ def test_a_merge_of_many_parts_lists_once_and_reads_each_index_once():
             root.put(f"part-{number}/{name}", root.get(f"part-0/{name}"))
     watched = FaultStore(root)
     merge_index(watched)
-    assert (watched.count("list"), watched.count("get", "part-*/index.json"), watched.count("put")) == (1, 2000, 1)
+    assert (watched.count("list"), watched.count("get", "part-*/index.json"), watched.count("put_if_absent")) == (
+        1,
+        2000,
+        1,
+    )
     assert watched.count() <= 2005
     assert parts(root) == [f"part-{number}" for number in range(2000)]

@@ -11,11 +11,13 @@ from headrace.datasets.samples import delivery, ownership, pending, sample_write
 from headrace.datasets.samples.places import overlap, part_folder
 from headrace.errors import (
     AccessDeniedError,
+    DatasetError,
     ExistingOutputError,
     HeadraceError,
     LeaseLostError,
     OptionError,
     OutputError,
+    PublishedError,
     StoreError,
     TemporaryStoreError,
     UnsupportedOperationError,
@@ -23,7 +25,7 @@ from headrace.errors import (
 from headrace.store import FolderStore, LocalStore, MemoryStore
 from headrace.store.open import open_store
 from headrace.store.retrying import RetryingStore, RetryPolicy
-from headrace.testing import Cut, FaultStore, Forget, Refuse, Rule, Run
+from headrace.testing import Break, Cut, FaultStore, Flip, Forget, Refuse, Rule, Run
 from remote_scenes import Bucket, FlatFolder
 from writing_scenes import COLUMNS, files_in, fill, ids_in, sample, write
 
@@ -80,7 +82,7 @@ def test_a_shard_that_waited_on_the_disk_goes_up_from_there(compression, monkeyp
 
 
 def test_a_plan_of_which_a_store_kept_less_does_not_stop_the_next_preparation():
-    store = FaultStore(MemoryStore(flat=True), [Rule(Cut(9), "put", "*plan.json", times=1)])
+    store = FaultStore(MemoryStore(flat=True), [Rule(Cut(9), "put_if_absent", "*plan.json", times=1)])
     for _ in range(2):
         with contextlib.suppress(HeadraceError):
             prepare([0, 1], records, SampleStorage(store, COLUMNS), workers=1, progress=False)
@@ -130,10 +132,10 @@ def test_a_shard_costs_two_requests_a_file_and_whether_the_place_is_owned_is_ask
     for name in ("shard.00001.mds", "shard.00001.mds.zstd"):
         options = {"compression": "zstd"} if name.endswith("zstd") else {}
         receipt = ".headrace/samples/shard.00001"
-        expected = [("put", name), ("head", name), ("put", receipt), ("head", receipt)]
+        expected = [("put", name), ("stored", name), ("put_if_absent", receipt), ("stored", receipt)]
         assert requests_of_shards(FaultStore(MemoryStore(flat=True)), **options) == expected
     monkeypatch.setattr("headrace.datasets.samples.output._TRUSTED_S", 0.0)
-    assert len(requests_of_shards(FaultStore(MemoryStore(flat=True)))) == 4 + 2 * 4
+    assert len(requests_of_shards(FaultStore(MemoryStore(flat=True)))) == 4 + 2 * 5
 
 
 def test_what_goes_is_deleted_by_many_requests_at_once():
@@ -190,15 +192,16 @@ def test_an_object_that_is_not_as_it_was_confirmed_keeps_the_index_from_appearin
         writing.finish()
 
 
-@pytest.mark.parametrize("kept", [Cut(0), Cut(100), Forget()], ids=repr)
+@pytest.mark.parametrize("kept", [Cut(0), Cut(100), Forget(), Flip(70)], ids=repr)
 @pytest.mark.parametrize("path", ["shard.00001.mds", "index.json", RECEIPT])
 def test_what_a_store_says_it_kept_and_did_not_is_stored_again_or_an_error(path, kept):
-    operation = "put_if_absent" if path == "index.json" else "put"
+    operation = "put" if path == "shard.00001.mds" else "put_if_absent"
     store = FaultStore(MemoryStore(flat=True), [Rule(kept, operation, path, times=2)])
     write(store, range(25), retry=2)
     assert ids_in(store) == list(range(25))
     store = FaultStore(MemoryStore(flat=True), [Rule(kept, operation, path)])
-    told = "no such object" if isinstance(kept, Forget) else rf"the store kept {kept.num_bytes} of \d+ bytes"
+    told = {Cut(0): r"the store kept 0 of \d+ bytes", Cut(100): r"the store kept 100 of \d+ bytes"}.get(kept)
+    told = told or ("no such object" if kept == Forget() else r"the store kept \d+ other bytes \(with the md5 digest")
     with pytest.raises(OutputError, match=rf"{path}.*{told}.*\(3 tries\)"):
         write(store, range(25), retry=2)
     assert ids_in(store) is None
@@ -264,6 +267,160 @@ def test_a_writer_that_lost_its_place_stores_nothing_more_and_puts_no_index(monk
     assert ids_in(store) == list(range(100, 120))
 
 
+def successor_of(store, ids):
+    """What another writer does that has taken the place, as after the lease has expired; it does not finish."""
+    for info in store.list(ownership.LEASES):
+        store.delete(info.path)
+    writing = MDSWriter(columns=COLUMNS, out=store, exist_ok=True, max_workers=1, hashes=["xxh3_64"])
+    fill(writing, ids)
+    writing.flush_shard()
+    writing._background.drain()
+    return writing
+
+
+@pytest.mark.parametrize("nth", [1, 2, 3])
+def test_a_receipt_that_comes_after_a_takeover_does_not_replace_the_successors(nth):
+    """Between the check of the lease and the receipt, though the check counts for a second."""
+    store, successors = MemoryStore(flat=True), []
+    receipts = {}
+
+    def take_over(_):
+        successors.append(successor_of(store, range(100, 130)))
+        receipts.update({info.path: store.get(info.path) for info in store.list(".headrace/samples", recursive=False)})
+
+    late = FaultStore(store, [Rule(Run(take_over), "put_if_absent", ".headrace/samples/shard.*", nth=nth, times=1)])
+    with pytest.raises(LeaseLostError):
+        write(late, range(45), max_workers=1)
+    assert len(receipts) == 4
+    assert {path: store.get(path) for path in receipts} == receipts
+    successors[0].finish()
+    assert ids_in(store) == list(range(100, 130))
+
+
+def test_a_late_receipt_where_the_successor_has_none_yet_is_replaced_by_its_own():
+    store = MemoryStore(flat=True)
+    writing = MDSWriter(columns=COLUMNS, out=store, max_workers=1)
+    fill(writing, range(10))
+    store.put(RECEIPT, b"of somebody who slept")
+    writing.flush_shard()
+    writing._background.drain()
+    writing.__exit__(KeyError, KeyError(), None)
+    with MDSWriter(columns=COLUMNS, out=store, resume=True) as writing:
+        assert writing.num_safe_samples == 10
+        fill(writing, range(10, 20))
+    assert ids_in(store) == list(range(20))
+
+
+def test_receipts_behind_a_gap_are_not_gone_on_with():
+    store = MemoryStore(flat=True)
+    writing = successor_of(store, range(45))
+    writing.__exit__(KeyError, KeyError(), None)
+    store.delete(".headrace/samples/shard.00002")
+    with MDSWriter(columns=COLUMNS, out=store, resume=True, hashes=["xxh3_64"]) as writing:
+        assert writing.num_safe_samples == 20
+        assert not any(info.path > RECEIPT[:-1] + "1" for info in store.list(".headrace/samples", recursive=False))
+        fill(writing, range(20, 45))
+    assert ids_in(store) == list(range(45))
+
+
+@pytest.mark.parametrize("path", [RECEIPT, "index.json"])
+@pytest.mark.parametrize("retrying", [False, True])
+def test_a_receipt_or_index_whose_answer_is_lost_is_ones_own(path, retrying):
+    store = FaultStore(MemoryStore(flat=True), [Rule(Break(performed=True), "put_if_absent", path, times=1)])
+    write(RetryingStore(store, QUICK) if retrying else store, range(25), retry=2)
+    assert store.count("put_if_absent", path) == 2
+    assert store.count("delete", path) <= 1  # as it tidies up
+    assert ids_in(store) == list(range(25))
+
+
+def test_a_receipt_place_that_never_gets_free_is_an_error_after_all_tries():
+    store = MemoryStore(flat=True)
+    blocked = FaultStore(store, [Rule(Run(lambda call: store.put(call.path, b"of a rival")), "put_if_absent", RECEIPT)])
+    with pytest.raises(OutputError, match=r"shard\.00000.*exists already.*\(3 tries\)"):
+        write(blocked, range(25), retry=2)
+    assert ids_in(store) is None
+
+
+def test_a_writer_that_slept_before_it_withdraws_leaves_its_successors_index():
+    store = MemoryStore(flat=True)
+    write(store, range(5))
+
+    def take_over(_):
+        successor_of(store, range(100, 120)).finish()
+
+    late = FaultStore(store, [Rule(Run(take_over), "put", ".headrace/samples/begun", times=1)])
+    with pytest.raises(LeaseLostError):
+        write(late, range(45), exist_ok=True)
+    assert ids_in(store) == list(range(100, 120))
+
+
+def test_of_two_preparations_that_begin_at_once_the_second_is_told_before_it_works():
+    store = MemoryStore(flat=True)
+    first = SampleStorage(store, COLUMNS)
+    late = FaultStore(
+        store, [Rule(Run(lambda _: first.record_plan(["a" * 32, "b" * 32])), "put_if_absent", "*plan.json", times=1)]
+    )
+    with pytest.raises(PublishedError, match="taken by another preparation"):
+        SampleStorage(late, COLUMNS).record_plan(["c" * 32])
+    assert first.planned_tasks() == ["a" * 32, "b" * 32]
+    SampleStorage(store, COLUMNS).record_plan(["c" * 32])  # over one that did not end
+    assert first.planned_tasks() == ["c" * 32]
+
+
+# Late files
+
+
+@pytest.mark.parametrize("hashes", [["xxh3_64"], ["md5", "sha1"], None])
+@pytest.mark.parametrize("answer", ["comes", "is lost"])
+@pytest.mark.parametrize("place", ["index", "receipts"])
+def test_a_late_file_as_long_as_the_successors_is_taken_back_by_its_sender(hashes, answer, place, monkeypatch):
+    monkeypatch.setattr("headrace.datasets.samples.output._TRUSTED_S", 0.0)
+    store, successors = MemoryStore(flat=True), []
+
+    def take_over(_):
+        for info in store.list(ownership.LEASES):
+            store.delete(info.path)
+        writing = MDSWriter(columns=COLUMNS, out=store, exist_ok=True, max_workers=1, hashes=hashes)
+        fill(writing, range(50, 80))
+        successors.append(writing)
+        writing.flush_shard()
+        writing._background.drain()
+        if place == "index":
+            writing.finish()
+
+    rules = [Rule(Run(take_over), "put", "shard.00001.mds", times=1)]
+    if answer == "is lost":
+        rules.append(Rule(Break(performed=True), "put", "shard.00001.mds", times=1))
+    with pytest.raises(LeaseLostError):
+        write(FaultStore(store, rules), range(10, 40), hashes=hashes, max_workers=1, retry=2)
+    assert "shard.00001.mds" not in files_in(store)
+    if place == "index":
+        with SampleDataset(store) as dataset, pytest.raises(DatasetError, match=r"shard\.00001"):
+            dataset[10]
+    else:
+        with pytest.raises(OutputError, match=r"shard\.00001"):
+            successors[0].finish()
+
+
+def test_a_late_file_that_is_the_same_or_that_nobody_counts_on_stays(monkeypatch):
+    monkeypatch.setattr("headrace.datasets.samples.output._TRUSTED_S", 0.0)
+    store = MemoryStore(flat=True)
+    late = FaultStore(
+        store, [Rule(Run(lambda _: successor_of(store, range(30)).finish()), "put", "shard.00001.mds", times=1)]
+    )
+    with pytest.raises(LeaseLostError):
+        write(late, range(30), hashes=["xxh3_64"], max_workers=1)
+    assert ids_in(store) == list(range(30))
+
+    store = MemoryStore(flat=True)
+    late = FaultStore(store, [Rule(Run(lambda _: successor_of(store, range(9))), "put", "shard.00001.mds", times=1)])
+    with pytest.raises(LeaseLostError):
+        write(late, range(30), hashes=["xxh3_64"], max_workers=1)
+    assert "shard.00001.mds" in files_in(store)  # the successor writes its own over it, or removes it
+    write(store, range(5), exist_ok=True)
+    assert ids_in(store) == list(range(5))
+
+
 # Merging
 
 
@@ -324,13 +481,20 @@ def test_a_pair_of_urls_of_which_one_is_inside_the_other_is_refused():
 def test_a_merged_index_that_a_store_does_not_keep_is_put_again_or_an_error(kept):
     store = FaultStore(MemoryStore(flat=True))
     write(FolderStore(store, "0"), range(5))
-    store.rules[:] = [Rule(kept, "put", "index.json", times=1)]
+    store.rules[:] = [Rule(kept, "put_if_absent", "index.json", times=1)]
     merge_index(store)
     assert ids_in(store) == list(range(5))
-    store.delete("index.json")
-    store.rules[:] = [Rule(kept, "put", "index.json")]
-    with pytest.raises(StoreError, match=rf"index.json: the store kept {kept.num_bytes} of \d+ bytes"):
-        merge_index(store)
+    told = rf"index.json: the store kept {kept.num_bytes} of \d+ bytes"
+    for operation in ("put_if_absent", "put"):  # where no index was, and over an older one
+        store.delete("index.json")
+        if operation == "put":
+            merge_index(store)
+            write(FolderStore(store, "1"), range(5, 10))
+        store.rules[:] = [Rule(kept, operation, "index.json")]
+        with pytest.raises(StoreError, match=told):
+            merge_index(store)
+        store.rules.clear()
+        assert ("index.json" in files_in(store)) == (operation == "put")
 
 
 def test_what_was_written_is_read_through_a_new_store(tmp_path):

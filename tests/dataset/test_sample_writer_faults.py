@@ -72,9 +72,9 @@ class Scene:
         self.store.rules[:] = map(self._fitting, rules)
 
     def _fitting(self, rule):
-        # A copy, since its turns are counted by its identity. Without renames the index is put only if none is there.
-        is_index = rule.path == "index.json" and not self.store.capabilities.rename
-        return dataclasses.replace(rule, operation="put_if_absent" if is_index else rule.operation)
+        # A copy, since its turns are counted by its identity. Without renames these are put only if none is there.
+        is_first = rule.path.startswith(("index.json", ".headrace/")) and not self.store.capabilities.rename
+        return dataclasses.replace(rule, operation="put_if_absent" if is_first else rule.operation)
 
     def files(self):
         return files_in(self.store.store)

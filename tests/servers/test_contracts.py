@@ -25,6 +25,9 @@ class TestS3(ServedContract):
 
 @pytest.mark.servers
 class TestAzure(ServedContract):
+    large_bytes = 80 << 20
+    tells_md5 = True
+
     @pytest.fixture(autouse=True)
     def _server(self, azure_url, azure_options):
         self.url, self.options = azure_url, azure_options
@@ -35,6 +38,8 @@ class TestAzure(ServedContract):
 
 @pytest.mark.servers
 class TestGoogle(ServedContract):
+    tells_md5 = True
+
     @pytest.fixture(autouse=True)
     def _server(self, gcs_url, gcs_options):
         self.url, self.options = gcs_url, gcs_options

@@ -2,8 +2,8 @@
 
     begin    take the shard's lease
     write    into a spool on this machine, digesting on the way
-    send     1 remove the old receipt    2 put each file under its final name, and ask the store for its size
-             3 remove files that the shard has no longer
+    send     1 remove the old receipt    2 put each file under its final name, and ask the store for its size, and its
+               digest if it tells one    3 remove files that the shard has no longer
     commit   4 put the receipt, if none is there: this is the commit
     end      remove the spool, release the lease
 
@@ -24,9 +24,9 @@ from headrace.datasets.attempts import AttemptFile, OpenFiles, ShardAttempt
 from headrace.datasets.ledger import LEASES, Ledger, receipt_path, shard_file
 from headrace.datasets.publication import Publication
 from headrace.datasets.spool import Spool
-from headrace.errors import AlreadyExistsError, LeaseLostError, StoreError, WriteError
+from headrace.errors import AlreadyExistsError, LeaseLostError, NotFoundError, StoreError, WriteError
 from headrace.manifest import VERSION, FileRecord, JsonType, Objects, Receipt
-from headrace.store import Lease, Store, acquire, attempt_id
+from headrace.store import Lease, Store, acquire, attempt_id, file_pieces, kept_otherwise
 
 __all__ = ["UploadAttempt", "UploadQueue", "begin_attempt"]
 
@@ -181,15 +181,19 @@ class UploadAttempt(ShardAttempt):
         return True
 
     def _send_file(self, record: FileRecord) -> None:
-        found = None
+        file = self._spool.file(record.name)
         for _ in range(TRIES):
             self._versions[record.name] = ""  # from here on something of ours may lie there
-            self._store.upload(record.name, self._spool.file(record.name), check=self._check_lease)
-            found = Ledger(self._store, self._kind).head(record.name)
-            if found is not None and found.size_bytes == record.bytes:
-                self._versions[record.name] = found.version
+            self._store.upload(record.name, file, check=self._check_lease)
+            try:
+                stored = self._store.stored(record.name)
+            except NotFoundError:
+                kept = "nothing"
+                continue
+            kept = kept_otherwise(stored, record.bytes, lambda: file_pieces(file))
+            if not kept:
+                self._versions[record.name] = stored.found.version
                 return
-        kept = "nothing" if found is None else f"{found.size_bytes} bytes"
         raise WriteError(
             f"{self._where}{record.name}: the store acknowledged {record.bytes} bytes and kept {kept}, {TRIES} times; "
             f"shard {self._shard} was not committed"

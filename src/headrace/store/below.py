@@ -15,6 +15,7 @@ from headrace.store.store import (
     DatasetFile,
     FileInfo,
     Store,
+    Stored,
     checked_folder,
     checked_path,
 )
@@ -51,6 +52,10 @@ class FolderStore(Store):
 
     def head(self, path: str) -> FileInfo:
         return self._from_here(self.store.head(self._full(path)))
+
+    def stored(self, path: str) -> Stored:
+        stored = self.store.stored(self._full(path))
+        return stored._replace(found=self._from_here(stored.found))
 
     def get(self, path: str) -> bytes:
         return self.store.get(self._full(path))

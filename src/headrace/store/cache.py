@@ -32,6 +32,7 @@ from headrace.store.store import (
     DatasetFile,
     FileInfo,
     Store,
+    Stored,
     checked_path,
     checked_ranges,
 )
@@ -51,6 +52,9 @@ class _Through(Store):
 
     def head(self, path: str) -> FileInfo:
         return self.store.head(path)
+
+    def stored(self, path: str) -> Stored:
+        return self.store.stored(path)
 
     def get(self, path: str) -> bytes:
         return self.store.get(path)

@@ -1,5 +1,6 @@
 """What is known of fsspec's file systems: how they are opened, what their answers and errors mean."""
 
+import base64
 import inspect
 import re
 from collections.abc import Mapping
@@ -16,7 +17,7 @@ from headrace.errors import (
 )
 from headrace.store.store import Capabilities, FileInfo
 
-__all__ = ["capabilities_of", "checked_url", "file_info", "opened", "shown", "status_of", "store_error"]
+__all__ = ["capabilities_of", "checked_url", "file_info", "md5_of", "opened", "shown", "status_of", "store_error"]
 
 READ_ONLY = Capabilities(
     view=False,
@@ -152,6 +153,11 @@ def file_info(path: str, answer: Mapping[str, Any]) -> FileInfo:
     modified_s = _seconds(next((answer[name] for name in TIMES if answer.get(name)), 0.0))
     version = next((str(answer[name]) for name in VERSIONS if answer.get(name)), f"{modified_s!r}-{size_bytes}")
     return FileInfo(path, size_bytes, version.strip('"'), modified_s)
+
+
+def md5_of(answer: Mapping[str, Any]) -> str:
+    """The MD5 digest in hexadecimal, as Google's store made it; "" where it says none, as of composed objects."""
+    return base64.b64decode(answer.get("md5Hash") or "").hex()
 
 
 def _seconds(time: object) -> float:

@@ -15,12 +15,13 @@ from headrace.store.fsspec_backends import (
     capabilities_of,
     checked_url,
     file_info,
+    md5_of,
     opened,
     shown,
     status_of,
     store_error,
 )
-from headrace.store.store import PIECE_BYTES, Buffer, FileInfo, Store, byte_view, checked_folder, checked_path
+from headrace.store.store import PIECE_BYTES, Buffer, FileInfo, Store, Stored, byte_view, checked_folder, checked_path
 from headrace.store.store import checked_ranges as checked
 
 __all__ = ["FsspecStore"]
@@ -72,13 +73,11 @@ class FsspecStore(Store):
         FsspecStore.__init__(self, state["url"], **state["options"])
 
     def head(self, path: str) -> FileInfo:
-        system, key = self._at(checked_path(path))
-        with self._translated(path):
-            system.invalidate_cache()
-            answer = system.info(key)
-        if answer.get("type") != "file":
-            raise NotFoundError(f"{self._named(path)}: no such object")
-        return file_info(path, answer)
+        return file_info(path, self._info(path))
+
+    def stored(self, path: str) -> Stored:
+        answer = self._info(path)
+        return Stored(file_info(path, answer), md5_of(answer))
 
     def get(self, path: str) -> bytes:
         system, key = self._at(checked_path(path))
@@ -159,6 +158,16 @@ class FsspecStore(Store):
 
     def close(self) -> None:
         self._live = None
+
+    def _info(self, path: str) -> dict[str, Any]:
+        """What the file system says of the object."""
+        system, key = self._at(checked_path(path))
+        with self._translated(path):
+            system.invalidate_cache()
+            answer: dict[str, Any] = system.info(key)
+        if answer.get("type") != "file":
+            raise NotFoundError(f"{self._named(path)}: no such object")
+        return answer
 
     def _entries(self, folder: str) -> Sequence[tuple[str, dict[str, Any]]]:
         """(name, answer) of what is directly below the folder."""

@@ -1,6 +1,7 @@
 # ruff: noqa: D102 - Store documents the methods
 """A dictionary as a store: the reference that every other store is compared with."""
 
+import hashlib
 import threading
 import time
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from headrace.store.store import (
     Capabilities,
     FileInfo,
     Store,
+    Stored,
     byte_view,
     checked_folder,
     checked_path,
@@ -34,7 +36,8 @@ class _Object:
 class MemoryStore(Store):
     """Objects in this process's memory, with views, folders and renames; nothing survives the process.
 
-    flat=True is what an object store is: neither views nor renames, and a folder is there while something is in it.
+    flat=True is what an object store is: neither views nor renames, a folder is there while something is in it, and
+    stored() tells the md5.
     A pickled MemoryStore carries its content, and the copy goes its own way.
     """
 
@@ -61,6 +64,13 @@ class MemoryStore(Store):
     def head(self, path: str) -> FileInfo:
         with self._lock:
             return _info(path, self._object(path))
+
+    def stored(self, path: str) -> Stored:
+        with self._lock:
+            item = self._object(path)
+            found, data = _info(path, item), item.data
+        flat = not self.capabilities.rename  # object stores tell a digest, and directories none
+        return Stored(found, hashlib.md5(data, usedforsecurity=False).hexdigest() if flat else "")
 
     def get(self, path: str) -> bytes:
         with self._lock:

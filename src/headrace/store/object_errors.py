@@ -16,12 +16,12 @@ from headrace.errors import (
     UnsupportedOperationError,
 )
 
-__all__ = ["ObjectFault", "PastEndError", "settings_error", "store_error"]
+__all__ = ["TEMPORARY", "ObjectFault", "PastEndError", "settings_error", "store_error"]
 
 _STATUS = re.compile(r"status code: (\d{3}) ?([^:\n]*)")
 _CODE = re.compile(r"<Code>([^<]{1,100})</Code>")
 _MESSAGE = re.compile(r"<Message>([^<\n]{1,300})")
-_TEMPORARY = (408, 425, 429, 500, 502, 503, 504, 509, 598, 599, *range(520, 528), 530)  # 52x and 530: Cloudflare's
+TEMPORARY = (408, 425, 429, 500, 502, 503, 504, 509, 598, 599, *range(520, 528), 530)  # 52x and 530: Cloudflare's
 _URL = re.compile(r"[A-Za-z]+://\S+")
 # Another write (S3), or the deletion of the container (Azure), is under way; ask again.
 _CONFLICTS = ("ConditionalRequestConflict", "OperationAborted", "ContainerBeingDeleted")
@@ -94,7 +94,7 @@ def store_error(fault: ObjectFault, where: str, kind: str, *, renewed: bool = Fa
     said = fault.said()
     if renewed:
         return TemporaryStoreError(f"{where}: {said}; the credentials may have expired and were asked for again")
-    if fault.code in _CONFLICTS or fault.code in _SLOW_DOWN or fault.status in _TEMPORARY:
+    if fault.code in _CONFLICTS or fault.code in _SLOW_DOWN or fault.status in TEMPORARY:
         return TemporaryStoreError(f"{where}: {said}")
     if fault.status in (404, 410) or fault.kind == "FileNotFoundError":
         if fault.code in ("NoSuchBucket", "ContainerNotFound"):

@@ -7,10 +7,9 @@ answers that often have one: 429, and 503 over plain HTTP. S3's 503 never has, a
 import email.utils
 import time
 from contextlib import suppress
-from datetime import timedelta
 from typing import Any
-from urllib.parse import quote, urlsplit
 
+from headrace.store.object_heads import asked, signed_url
 from headrace.store.object_places import ObjectPlace
 
 __all__ = ["wanted_wait_s"]
@@ -26,36 +25,10 @@ def wanted_wait_s(place: ObjectPlace, status: int, request: tuple[Any, Any, str]
     if status != 429 and (status, place.kind) != (503, "http"):
         return None
     with suppress(Exception):
-        return _retry_after_s(_url(place, request), dict(place.options.headers or {}))
-    return None
-
-
-def _url(place: ObjectPlace, request: tuple[Any, Any, str]) -> str:
-    obstore, client, key = request
-    if place.kind == "http" or place.options.anonymous:
-        parts = urlsplit(place.bucket if place.kind == "http" else f"{place.options.endpoint}/{place.bucket}")
-        return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}/{quote(key)}"
-    return str(obstore.sign(client, "HEAD", key, timedelta(minutes=1)))
-
-
-def _retry_after_s(url: str, headers: dict[str, str]) -> float | None:
-    import urllib.error  # late: few programs ever need it
-    import urllib.request
-
-    class Redirects(urllib.request.HTTPRedirectHandler):
-        def redirect_request(self, asked: urllib.request.Request, *answer: Any) -> urllib.request.Request:
-            same = urlsplit(answer[-1])[:2] == urlsplit(asked.full_url)[:2]
-            # What authorizes here is nobody else's to see.
-            return urllib.request.Request(answer[-1], headers=headers if same else {}, method="HEAD")
-
-    try:
-        request = urllib.request.Request(url, headers=headers, method="HEAD")
-        urllib.request.build_opener(Redirects).open(request, timeout=_TIMEOUT_S).close()
-    except urllib.error.HTTPError as answer:
-        with answer:
-            asked = str(answer.headers.get("Retry-After", "")).strip()
-        if asked.isdecimal():
-            return float(asked)
+        head = asked(signed_url(place, request), dict(place.options.headers or {}), _TIMEOUT_S)
+        wanted = head.headers.get("retry-after", "").strip() if head.status >= 400 else ""
+        if wanted.isdecimal():
+            return float(wanted)
         with suppress(ValueError):
-            return max(0.0, email.utils.parsedate_to_datetime(asked).timestamp() - time.time())
+            return max(0.0, email.utils.parsedate_to_datetime(wanted).timestamp() - time.time())
     return None

@@ -4,7 +4,8 @@
 Every method sends each request once: what fails in a way that may pass raises TemporaryStoreError, and a RetryingStore
 around it decides what then. `object_places.py` holds URLs and options, `object_requests.py` this process's connection,
 `object_ranges.py` how many ranges become few requests, `object_threads.py` the threads that wait for them,
-`object_errors.py` what a failure means, and `obstore_client.py` obstore in a forked process.
+`object_errors.py` what a failure means, `object_heads.py` the digest that Azure has of what it keeps, and
+`obstore_client.py` obstore in a forked process.
 """
 
 import os
@@ -20,11 +21,13 @@ from numpy.typing import NDArray
 from headrace.errors import (
     NotFoundError,
     ObjectChangedError,
+    StoreError,
     TemporaryStoreError,
     TruncatedReadError,
     UnsupportedOperationError,
 )
-from headrace.store.object_errors import PastEndError
+from headrace.store.object_errors import TEMPORARY, PastEndError
+from headrace.store.object_heads import asked, signed_url
 from headrace.store.object_places import object_place
 from headrace.store.object_ranges import GAP_BYTES, SPAN_BYTES, Span, answered, merged, sliced
 from headrace.store.object_requests import ObjectRequests
@@ -35,6 +38,7 @@ from headrace.store.store import (
     Capabilities,
     FileInfo,
     Store,
+    Stored,
     byte_view,
     checked_folder,
     checked_path,
@@ -76,6 +80,8 @@ class ObjectStore(Store):
             remote=True,
         )
         self._requests = ObjectRequests(self.place)
+        self._tells_md5 = self.place.kind == "azure" and not self.place.options.anonymous
+        self._single_bytes = _SINGLE_BYTES * (2 if self._tells_md5 else 1)  # of one in parts, Azure has no digest
 
     def __repr__(self) -> str:
         return f"ObjectStore({self.location!r})"
@@ -86,6 +92,33 @@ class ObjectStore(Store):
     def _head(self, path: str) -> FileInfo:
         with self._requests.about(path) as (obstore, client, key):
             return self._info(obstore.head(client, key), path)
+
+    def stored(self, path: str) -> Stored:
+        return interruptible(lambda: self._stored(path))
+
+    def _stored(self, path: str) -> Stored:
+        url = self._signed_url(path)
+        head = asked(url, {}, self.place.options.request_timeout_s) if url else None
+        if head and head.status == 200:
+            return Stored(self._info(head.meta(), path), head.md5())
+        if head and head.status in TEMPORARY:
+            raise TemporaryStoreError(f"{self._named(path)}: {head.status} when its digest was asked for")
+        found = self._head(path)
+        self._tells_md5 &= head is None or head.status == 0  # what was refused once would be so each time
+        return Stored(found)
+
+    def _signed_url(self, path: str) -> str:
+        """Where the object's digest is to be asked for; "" where there is none, or no right to sign."""
+        if not self._tells_md5:
+            return ""
+        try:
+            with self._requests.about(path) as request:
+                return signed_url(self.place, request)
+        except TemporaryStoreError:
+            raise
+        except StoreError:
+            self._tells_md5 = False
+            return ""
 
     def get(self, path: str) -> bytes:
         return interruptible(lambda: self._get(path))
@@ -190,7 +223,7 @@ class ObjectStore(Store):
             obstore.put(client, key, byte_view(data), mode="create", use_multipart=False)
 
     def upload(self, path: str, file: str | Path, *, check: Callable[[], None] | None = None) -> None:
-        """As Store says; above 32 MiB in parts, of which at most 64 MiB are in memory.
+        """As Store says; above 32 MiB (Azure: 64) in parts, of which at most 64 MiB are in memory.
 
         check is called when the last part is on its way. What it raises takes the parts back.
         """
@@ -198,7 +231,7 @@ class ObjectStore(Store):
         checked_path(path)
         with open(os.fspath(file), "rb") as opened:
             size = os.fstat(opened.fileno()).st_size
-            if size <= _SINGLE_BYTES:
+            if size <= self._single_bytes:
                 data = opened.read()
                 if check is not None:
                     check()

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from headrace.errors import AlreadyExistsError, NotFoundError, OptionError, TemporaryStoreError
 from headrace.store.identity import process_identity
-from headrace.store.store import PIECE_BYTES, Buffer, ByteWriter, DatasetFile, FileInfo, Store, byte_view
+from headrace.store.store import PIECE_BYTES, Buffer, ByteWriter, DatasetFile, FileInfo, Store, Stored, byte_view
 
 __all__ = ["Resumable", "RetryPolicy", "RetryingStore"]
 
@@ -99,6 +99,9 @@ class RetryingStore(Store):
 
     def head(self, path: str) -> FileInfo:
         return self._tried(path, lambda: self.store.head(path))
+
+    def stored(self, path: str) -> Stored:
+        return self._tried(path, lambda: self.store.stored(path))
 
     def get(self, path: str) -> bytes:
         return self._tried(path, lambda: self.store.get(path))

@@ -33,6 +33,7 @@ __all__ = [
     "Digest",
     "FileInfo",
     "Store",
+    "Stored",
     "StoredForm",
     "byte_view",
     "checked_folder",
@@ -51,6 +52,13 @@ class FileInfo(NamedTuple):
     size_bytes: int
     version: str  # opaque; another value after a replacement
     modified_s: float  # by the store's own clock, seconds since 1970
+
+
+class Stored(NamedTuple):
+    """What a store says of an object that was just put."""
+
+    found: FileInfo
+    md5: str = ""  # hexadecimal, as the store itself made it of the bytes that it keeps; "" where it tells none
 
 
 class Capabilities(NamedTuple):
@@ -124,6 +132,13 @@ class Store(ABC):
     @abstractmethod
     def head(self, path: str) -> FileInfo:
         """Size and version of the object; NotFoundError when there is none (a folder is none)."""
+
+    def stored(self, path: str) -> Stored:
+        """head(path), and the digest that the store has of what it keeps; NotFoundError when there is no such object.
+
+        For writers, to confirm what they put: it may take more than head() does.
+        """
+        return Stored(self.head(path))
 
     @abstractmethod
     def get(self, path: str) -> bytes:

@@ -26,7 +26,8 @@ A write or delete that meets `Status` or `Break` with performed=True is done, an
 
 Operations are the names of Store's methods, and `write`, `sync` and `close_writer` for what open_writer() gave.
 get_ranges_of is an operation of its own, and a read as get_ranges is; prefetch is logged once a path, of_dataset never.
-A `-` means no effect: queries (head, list, folders) always answer, and so does open_writer unless it is refused.
+A `-` means no effect: queries (head, stored, list, folders) always answer, and so does open_writer unless it is
+refused.
 """
 
 import threading
@@ -38,7 +39,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import AccessDeniedError, TemporaryStoreError, TruncatedReadError
-from headrace.store import Buffer, ByteWriter, FileInfo, Store
+from headrace.store import Buffer, ByteWriter, FileInfo, Store, Stored
 from headrace.store.store import PIECE_BYTES, DatasetFile, byte_view
 from headrace.testing.faults import (
     Action,
@@ -108,6 +109,10 @@ class FaultStore(Store):
     def head(self, path: str) -> FileInfo:
         self._begin("head", path)
         return self.store.head(path)
+
+    def stored(self, path: str) -> Stored:
+        self._begin("stored", path)
+        return self.store.stored(path)
 
     def get(self, path: str) -> bytes:
         actions = self._begin("get", path)

@@ -8,6 +8,7 @@
 Optional capabilities are tested where the store declares them; where it does not, that it refuses them by name.
 """
 
+import hashlib
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -28,9 +29,11 @@ class StoreContract(ReadingContract):
 
     One whose store cannot write defines make_object, too. large_bytes is the size of the file in the test of large
     uploads: more than the store sends in one request.
+    tells_md5=True asks stored() for the digest of what went up in one request.
     """
 
     large_bytes = 1 << 20
+    tells_md5 = False
 
     # Objects
 
@@ -39,6 +42,19 @@ class StoreContract(ReadingContract):
         writing.put("folder/object", data)
         assert writing.get("folder/object") == data
         assert writing.head("folder/object").size_bytes == len(data)
+
+    def test_the_digest_that_a_store_tells_is_that_of_what_it_keeps(self, writing: Store, tmp_path: Path) -> None:
+        for data in (b"", b"data", b"dat\0", bytes(range(256)) * 300):
+            (tmp_path / "a file").write_bytes(data)
+            for put in (writing.put, lambda path, _: writing.upload(path, tmp_path / "a file")):
+                put("folder/object", data)
+                stored = writing.stored("folder/object")
+                assert stored.found == writing.head("folder/object")
+                right = hashlib.md5(data, usedforsecurity=False).hexdigest()
+                assert stored.md5 in ((right,) if self.tells_md5 else (right, ""))
+        writing.delete("folder/object")
+        with pytest.raises(NotFoundError, match="folder/object"):
+            writing.stored("folder/object")
 
     def test_every_kind_of_buffer_is_stored_byte_for_byte(self, writing: Store) -> None:
         wide = np.arange(6, dtype="<u4").reshape(2, 3)

@@ -8,6 +8,7 @@
 Foreign files have no commit: there the end is that copy.json goes.
 """
 
+import contextlib
 from functools import partial
 from typing import NamedTuple
 
@@ -15,11 +16,12 @@ import msgspec
 
 from headrace.datasets.copying.contents import Contents, CopiedFile
 from headrace.datasets.ledger import DATASET, LEASES, PRIVATE
+from headrace.datasets.samples.conditional import put_first
 from headrace.datasets.samples.many_requests import delete_all
 from headrace.datasets.samples.ownership import OWNED, Ownership, leased, refuse_to_write
 from headrace.datasets.samples.withdrawal import PART, content, remove_if_empty
 from headrace.errors import AlreadyExistsError, ExistingOutputError, ShardOwnedError, StoreError
-from headrace.store import FileInfo, Lease, LocalStore, Store, acquire, attempt_id
+from headrace.store import FileInfo, Lease, LocalStore, Store, acquire, attempt_id, kept_otherwise
 
 __all__ = ["Destination"]
 
@@ -115,15 +117,15 @@ class Destination:
         self._owned.distrust()
         self.check()
         for path, data in self._contents.commits[:-1]:
-            self.store.put(path, data)
+            put_first(self.store, path, data, "while this one was copied there")
         for path, data in self._contents.commits[-1:]:
             try:
                 self.store.put_if_absent(path, data)
             except AlreadyExistsError:
                 self._refuse_another(self.store.get(path), {})
-            if (kept := self.store.head(path).size_bytes) != len(data):
+            if kept := kept_otherwise(self.store.stored(path), len(data), partial(tuple, (data,))):
                 self.store.delete(path)
-                raise StoreError(f"{self.store.location}/{path}: the store kept {kept} of {len(data)} bytes; {_AGAIN}")
+                raise StoreError(f"{self.store.location}/{path}: the store kept {kept}; {_AGAIN}")
 
     def tidy(self) -> None:
         """Remove the notes and let the next one in. Of foreign files this is the commit, so the note goes last."""
@@ -146,10 +148,14 @@ class Destination:
         self._owned.release()
 
     def _put_note(self, raw: bytes) -> None:
+        """Not over a successor's: by another note than its own, its files would be taken for those of this copy."""
         for _ in range(_TRIES):
-            self.store.put(self._note, raw)
+            with contextlib.suppress(AlreadyExistsError):
+                self.store.put_if_absent(self._note, raw)
             if content(self.store, self._note) == raw:
                 return
+            self._owned.check_anew()
+            self.store.delete(self._note)
         raise StoreError(f"{self.store.location}/{self._note}: the store kept less than {len(raw)} bytes; {_AGAIN}")
 
     def is_littered(self, found: Found) -> bool:

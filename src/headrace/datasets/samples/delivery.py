@@ -1,8 +1,9 @@
-"""One file's way to a store: whole, confirmed by its size, tried again where a try failed.
+"""One file's way to a store: whole, confirmed by its size and the store's digest, tried again where a try failed.
 
 In a directory a file is written under a private name and renamed. An object store has no renames: there an object
 appears whole as its request ends. What is large goes up from a file of this machine, in bounded memory, and right
-before it appears, the writer looks whether the place is still its own.
+before it appears, the writer looks whether the place is still its own. So it does afterwards, in case that it slept
+meanwhile.
 """
 
 import contextlib
@@ -10,19 +11,23 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator
 
+from headrace.datasets.samples.conditional import put_first, remove_rest
 from headrace.datasets.samples.index import INDEX
+from headrace.datasets.samples.late_files import take_back, take_back_index
+from headrace.datasets.samples.ownership import Ownership
 from headrace.datasets.samples.pending import RawFile
-from headrace.datasets.samples.withdrawal import PART, PRIVATE, content
+from headrace.datasets.samples.withdrawal import PART, PRIVATE, content, is_shard_file
 from headrace.errors import (
     AccessDeniedError,
     AlreadyExistsError,
     ExistingOutputError,
+    LeaseLostError,
     OutputError,
     StoreError,
     TemporaryStoreError,
     UnsupportedOperationError,
 )
-from headrace.store import Buffer, FileInfo, Store, attempt_id
+from headrace.store import Buffer, FileInfo, Store, attempt_id, kept_otherwise
 
 __all__ = ["Delivery"]
 
@@ -31,21 +36,39 @@ _LONGEST_WAIT_S = 5.0
 
 
 class Delivery:
-    """Stores files. check raises where the place is another writer's now; it is asked often, so it had better be quick.
+    """Stores files, as long as the places are owned.
 
     Every method raises OutputError, which names the object, when all tries failed.
     """
 
-    def __init__(self, tries: int, check: Callable[[], None]) -> None:
+    def __init__(self, tries: int, owned: Ownership) -> None:
         self._tries = tries
-        self._check = check
+        self._owned = owned
         self._stopped = threading.Event()
         self._dropped = False
         self._stored: dict[tuple[int, str], FileInfo] = {}  # (id of the store, name) -> the object as it was confirmed
 
     def put(self, store: Store, name: str, data: Buffer) -> None:
         """Store what is in memory."""
-        self._try(store, name, memoryview(data).nbytes, lambda: store.put(name, data))
+        self._try(store, name, memoryview(data).nbytes, lambda: store.put(name, data), lambda: (data,))
+
+    def put_receipt(self, store: Store, name: str, receipt: bytes) -> None:
+        """Store what a successor has under the same name; where there are no renames, never over a successor's."""
+
+        def put() -> None:
+            if store.capabilities.rename:
+                store.put(name, receipt)
+                return
+            try:
+                store.put_if_absent(name, receipt)
+            except AlreadyExistsError:
+                if content(store, name) == receipt:
+                    return  # of an earlier try, of which the answer was lost
+                self._owned.check_anew()
+                store.delete(name)  # a dead owner's that came late, or what the store kept of an earlier try
+                store.put_if_absent(name, receipt)
+
+        self._try(store, name, len(receipt), put, lambda: (receipt,))
 
     def put_raw(self, stores: Iterable[Store], name: str, raw: RawFile) -> None:
         """Store a file that may wait on the disk, in every store."""
@@ -55,14 +78,21 @@ class Delivery:
                 if raw.in_memory:
                     self.put(store, name, raw.whole())
                 elif store.capabilities.rename:
-                    self._try(store, name, raw.num_bytes, lambda place=store: _put_pieces(place, name, raw))  # type: ignore[misc]
+                    self._try(
+                        store,
+                        name,
+                        raw.num_bytes,
+                        lambda place=store: _put_pieces(place, name, raw),  # type: ignore[misc]
+                        raw.pieces,
+                    )
                 else:
                     spooled = spooled or stack.enter_context(_spooled(raw))
                     self._try(
                         store,
                         name,
                         raw.num_bytes,
-                        lambda place=store, file=spooled: place.upload(name, file, check=self._check),  # type: ignore[misc]
+                        lambda place=store, file=spooled: place.upload(name, file, check=self._owned.check),  # type: ignore[misc]
+                        raw.pieces,
                     )
 
     def put_index(self, store: Store, index: bytes) -> bool:
@@ -74,17 +104,24 @@ class Delivery:
 
         def put() -> None:
             nonlocal was_put
+            if was_put and not store.capabilities.rename:
+                self._owned.check_anew()
+                remove_rest(store, INDEX, index, own=True)
             if store.capabilities.rename:
                 store.put(INDEX, index)
                 was_put = True
             else:
-                was_put |= _put_first(store, index)
+                was_put |= put_first(store, INDEX, index, "while this dataset was written")
 
         try:
-            self._try(store, INDEX, len(index), put)
+            self._try(store, INDEX, len(index), put, lambda: (index,))
         except OutputError:
             with contextlib.suppress(OSError):
-                _remove_beginning(store, index)
+                remove_rest(store, INDEX, index, own=was_put)
+            raise
+        except LeaseLostError:
+            if was_put:
+                take_back_index(store, index)
             raise
         return was_put
 
@@ -136,53 +173,44 @@ class Delivery:
         """What a finalizer may do instead: it waits for nothing, be it a lock."""
         self._dropped = True
 
-    def _try(self, store: Store, name: str, num_bytes: int, put: Callable[[], None]) -> None:
+    def _try(
+        self,
+        store: Store,
+        name: str,
+        num_bytes: int,
+        put: Callable[[], None],
+        pieces: Callable[[], Iterable[Buffer]],
+    ) -> None:
+        """put() until the store has name as pieces() gives it."""
+        flat = not store.capabilities.rename
         # In a directory, a file in flight is taken from a writer that lost its place; only a failure makes it ask.
-        asks = not store.capabilities.rename
+        asks, began = flat, False
 
         def put_whole() -> None:
-            nonlocal asks
+            nonlocal asks, began
             if asks:
-                self._check()
-            asks = True
+                self._owned.check()
+            asks = began = True
             put()
-            found = store.head(name)
-            if found.size_bytes != num_bytes:
-                raise StoreError(
-                    f"the store kept {found.size_bytes} of {num_bytes} bytes, though it said that all was well"
-                )
-            if not (store.capabilities.rename or "/" in name):
-                self._stored[id(store), name] = found
+            stored = store.stored(name)
+            if kept := kept_otherwise(stored, num_bytes, pieces):
+                raise StoreError(f"the store kept {kept}, though it said that all was well")
+            if flat and is_shard_file(name):
+                self._stored[id(store), name] = stored.found
+                self._owned.check()
 
-        self.retried(f"{store.location}/{name}", put_whole)
+        try:
+            self.retried(f"{store.location}/{name}", put_whole)
+        except LeaseLostError:
+            if began and flat and is_shard_file(name):
+                with contextlib.suppress(StoreError):
+                    take_back(store, name, pieces)
+            raise
 
 
 def _was_repeated(error: OSError) -> bool:
     """Whether the store itself tried as often as its own policy allows."""
     return isinstance(error, TemporaryStoreError) and isinstance(error.__cause__, TemporaryStoreError)
-
-
-def _put_first(store: Store, index: bytes) -> bool:
-    """Whether it was put, and not there already."""
-    try:
-        store.put_if_absent(INDEX, index)
-    except AlreadyExistsError:
-        found = content(store, INDEX)
-        if found == index:
-            return False
-        if found is not None and not index.startswith(found):
-            problem = f"got an {INDEX} from somebody else while this dataset was written"
-            raise ExistingOutputError(store.location, problem, "see what else writes there") from None
-        _remove_beginning(store, index)
-        store.put_if_absent(INDEX, index)
-    return True
-
-
-def _remove_beginning(store: Store, index: bytes) -> None:
-    """Remove what a store that keeps less than it says kept of the index."""
-    found = content(store, INDEX)
-    if found is not None and found != index and index.startswith(found):
-        store.delete(INDEX)
 
 
 def _put_pieces(store: Store, name: str, raw: RawFile) -> None:

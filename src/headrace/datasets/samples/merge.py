@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator, Set
 from typing import Any, NamedTuple, overload
 
 from headrace.datasets.neighbours import refuse_shards
+from headrace.datasets.samples.conditional import put_first, remove_rest
 from headrace.datasets.samples.index import (
     INDEX,
     JsonEntry,
@@ -32,17 +33,17 @@ from headrace.datasets.samples.options import Place, opened_outputs
 from headrace.datasets.samples.parts import Survey, below, part_order, read_indexes, survey
 from headrace.datasets.samples.places import overlap, part_folder, remove_copies
 from headrace.datasets.samples.shard_index import ShardIndex
+from headrace.datasets.samples.withdrawal import content
 from headrace.errors import (
     CorruptShardError,
     ManifestError,
     NoDatasetError,
-    NotFoundError,
     OptionError,
     PartMismatchError,
     StoreError,
     UnfinishedDatasetError,
 )
-from headrace.store import Store
+from headrace.store import Store, kept_otherwise
 
 __all__ = ["merge_index"]
 
@@ -82,7 +83,8 @@ def merge_index(*args: Any, **kwargs: Any) -> None:
     Raises NoDatasetError where there are no parts, UnfinishedDatasetError for a folder with shards and no index,
     PartMismatchError for parts of another format or with other columns (compression, hashes and size limit may differ),
     CorruptShardError for a shard that is missing or has another size than its index says, ManifestError for a damaged
-    index, ExistingOutputError where `out` holds a dataset of another kind, OptionError for arguments that mean nothing.
+    index, ExistingOutputError where `out` holds a dataset of another kind, or got another index meanwhile, OptionError
+    for arguments that mean nothing.
     Then nothing was written.
     """
     merge = _merge_named if _names_indexes(args, kwargs) else _merge_below
@@ -188,17 +190,19 @@ def _merge(output: _Output, found: Survey, folders: list[str], *, named: bool) -
 def _put(store: Store, index: bytes) -> None:
     """Store the index unless it is there already: those who read the same one need not open it anew."""
     store.remove_orphans()  # of a merge that was killed
-    try:
-        if store.get(INDEX) == index:
-            return
-    except NotFoundError:
-        pass
+    found = content(store, INDEX)
+    if found == index:
+        return
     for _ in range(_TRIES):
-        store.put(INDEX, index)
-        if store.capabilities.rename or (kept := store.head(INDEX).size_bytes) == len(index):
+        if found is None:
+            put_first(store, INDEX, index, "while its parts were merged")
+        else:
+            store.put(INDEX, index)  # an older one is replaced as a whole: no moment is without an index
+        if store.capabilities.rename or not (kept := kept_otherwise(store.stored(INDEX), len(index), lambda: (index,))):
             return
-    where = below(store.location, INDEX)
-    raise StoreError(f"{where}: the store kept {kept} of {len(index)} bytes, though it said that all was well")
+        if found is None:
+            remove_rest(store, INDEX, index, own=True)
+    raise StoreError(f"{below(store.location, INDEX)}: the store kept {kept}, though it said that all was well")
 
 
 def _remove_merged(local: Store, folders: Iterable[str], index: bytes) -> None:

@@ -17,6 +17,7 @@ from functools import partial
 from headrace.datasets.neighbours import refuse_shards
 from headrace.datasets.samples.delivery import Delivery
 from headrace.datasets.samples.index import INDEX, FileEntry, ShardEntry, index_bytes, stored_files
+from headrace.datasets.samples.late_files import take_back_index
 from headrace.datasets.samples.ownership import Ownership, leased, refuse_to_write
 from headrace.datasets.samples.pending import RawFile
 from headrace.datasets.samples.shard_index import read_index
@@ -29,6 +30,7 @@ from headrace.datasets.samples.withdrawal import (
     has_index,
     is_shard_file,
     is_withdrawing,
+    receipts_in,
     remove_private,
     withdraw,
 )
@@ -58,7 +60,7 @@ class Output:
         self._place = stores[-1]
         self.where = self._place.location
         self._owned = Ownership(trusted_s=_TRUSTED_S if any(store.capabilities.remote for store in stores) else 0.0)
-        self._delivery = Delivery(retry + 1, self._owned.check)  # no method of self: a dropped output goes at once
+        self._delivery = Delivery(retry + 1, self._owned)  # nothing of self: a dropped output goes at once
 
     def open(self, *, exist_ok: bool, resume: bool) -> tuple[list[ShardEntry], bool]:
         """Take the place, for this writer alone; the entries of the shards that stay, and whether the dataset is whole.
@@ -81,11 +83,10 @@ class Output:
                 self._refuse_damaged(finished)
                 self._remove_private()
                 return finished, True
-            self._owned.distrust()
-            self._owned.check()  # whoever slept since must not withdraw what its successor made
+            self._owned.check_anew()  # whoever slept since must not withdraw what its successor made
             if not resume or any(map(is_withdrawing, self._stores)):
                 for store in self._stores:
-                    withdraw(store)
+                    withdraw(store, check=self._owned.check_anew)
             for store in self._stores:
                 begin(store)
             return self._resumed(), False
@@ -105,7 +106,7 @@ class Output:
     def commit(self, shard: int, entry: ShardEntry) -> None:
         """Note that the shard's files are all there."""
         self.check()
-        self._delivery.put(self._place, _receipt(shard), index_bytes([entry]))
+        self._delivery.put_receipt(self._place, _receipt(shard), index_bytes([entry]))
 
     def check(self) -> None:
         """Return if the places are still this writer's; LeaseLostError where another one took one."""
@@ -130,8 +131,7 @@ class Output:
         except LeaseLostError:
             # A process that slept while it stored the index comes too late: the shards are its successor's.
             for store in put:
-                if content(store, INDEX) == index and (store.capabilities.rename or store.list(PRIVATE)):
-                    store.delete(INDEX)  # else the successor is done, and took it for its own: it is the same
+                take_back_index(store, index)
             raise
         # The dataset is whole from here on: a failure to clean up takes nothing from it.
         with contextlib.suppress(StoreError):
@@ -221,6 +221,9 @@ class Output:
     def _resumed(self) -> list[ShardEntry]:
         """What the receipts say; nothing beside it is left. UnfinishedDatasetError for a file not as it was written."""
         entries = self._receipts()
+        # None behind a gap: a late request may have made one, and then what it tells of is about to go.
+        for receipt in reversed(receipts_in(self._place)[len(entries) :]):
+            self._place.delete(receipt)
         for store in self._stores:
             keep = {file.basename: file.bytes for entry in entries for file in _stored(entry)}
             found = {info.path: info.size_bytes for info in store.list(recursive=False)}

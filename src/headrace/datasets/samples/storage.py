@@ -37,6 +37,7 @@ from headrace.datasets.samples.withdrawal import (
 )
 from headrace.datasets.samples.writer import MDSWriter
 from headrace.errors import (
+    AlreadyExistsError,
     ExistingOutputError,
     OptionError,
     PublishedError,
@@ -120,8 +121,7 @@ class SampleStorage:
             if folder not in folders:
                 self._remove_task(folder)
         plan = Plan(VERSION, tuple(tasks))
-        if content(self.store, PLAN) != (raw := plan.to_json()):
-            self.store.put(PLAN, raw)
+        self._put_plan(plan.to_json())
         begin(self.store)
         self._recorded = plan.tasks
 
@@ -217,6 +217,17 @@ class SampleStorage:
     def _plan(self) -> Plan | None:
         found = content(self.store, PLAN)
         return None if found is None else Plan.from_json(found, f"{self.store.location}/{PLAN}")
+
+    def _put_plan(self, raw: bytes) -> None:
+        found = content(self.store, PLAN)
+        if found is None:
+            try:
+                self.store.put_if_absent(PLAN, raw)
+            except AlreadyExistsError:  # of two that begin at once one goes on, and the other learns it before it works
+                if content(self.store, PLAN) != raw:
+                    raise self._replaced() from None
+        elif found != raw:
+            self.store.put(PLAN, raw)  # one that did not end has no owner, and must not be missed for a moment
 
     def _task_folders(self) -> dict[str, tuple[int, str]]:
         """(shard, task) of each folder of a task, in order."""

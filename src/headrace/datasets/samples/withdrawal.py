@@ -11,7 +11,7 @@ does what lies behind a link to another directory: there it is somebody else's, 
 
 import contextlib
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 from headrace.datasets.neighbours import INDEX, SAMPLES
 from headrace.datasets.samples.index import file_entries, index_bytes
@@ -31,6 +31,8 @@ __all__ = [
     "has_index",
     "is_shard_file",
     "is_withdrawing",
+    "receipt_of",
+    "receipts_in",
     "remove_if_empty",
     "remove_private",
     "withdraw",
@@ -42,12 +44,26 @@ PLAN = f"{PRIVATE}/plan.json"  # of prepare(), which writes into folders
 PART = ".part"  # of a file in PRIVATE that is written piece by piece
 _BEGUN = f"{PRIVATE}/begun"
 _UNLISTED = index_bytes([])  # what is noted where no index says what goes
+_SHARD_RECEIPT = f"{PRIVATE}/shard."
 _SHARD_FILE = re.compile(r"shard\.([0-9]{5,})\.(?:mds|json|csv|tsv|xsv)(?:\.meta)?(?:\.(?:br|bz2|gz|snappy|zstd))?")
 
 
 def is_shard_file(path: str) -> bool:
     """Whether a file's name, in whatever folder, is one that writers give to the files of shards."""
     return _SHARD_FILE.fullmatch(path.rpartition("/")[2]) is not None
+
+
+def receipt_of(name: str) -> str:
+    """The path of the receipt of the shard to which the file of this name belongs."""
+    match = _SHARD_FILE.fullmatch(name)
+    assert match is not None
+    return f"{_SHARD_RECEIPT}{match[1]}"
+
+
+def receipts_in(store: Store) -> list[str]:
+    """The paths of all receipts, in order of their shards."""
+    found = [info.path for info in store.list(PRIVATE, recursive=False) if info.path.startswith(_SHARD_RECEIPT)]
+    return sorted(found, key=lambda path: (len(path), path))
 
 
 def has_index(store: Store) -> bool:
@@ -59,18 +75,21 @@ def has_index(store: Store) -> bool:
     return True
 
 
-def withdraw(store: Store, *, keep: Collection[str] = ()) -> None:
+def withdraw(store: Store, *, keep: Collection[str] = (), check: Callable[[], None] = lambda: None) -> None:
     """Remove the dataset, its index first; what a withdrawal that was killed had still to remove goes, too.
 
-    Files that are no dataset's stay, and so does what is in the top-level folders to keep.
+    Files that are no dataset's stay, and so does what is in the top-level folders to keep. check raises where the place
+    is another writer's now; it is asked right before the index goes.
     """
     index = content(store, INDEX)
     noted = content(store, _BEGUN) if index is None else index or _UNLISTED
     shards = {info.path for info in store.list(recursive=False) if is_shard_file(info.path)}
-    receipts = [info.path for info in store.list(PRIVATE, recursive=False) if info.path.startswith(f"{PRIVATE}/shard.")]
+    receipts = receipts_in(store)
     if index is not None or ((shards or receipts) and not noted):
         noted = noted or _UNLISTED
+        # Not conditional: it replaces other notes, and one that comes late costs shards to be gone on with, no dataset.
         store.put(_BEGUN, noted)
+        check()
         store.delete(INDEX)
     listed = {path for path in _listed(noted or b"", store) if is_shard_file(path)}
     shards |= {path for path in listed if path.partition("/")[0] not in keep}
@@ -87,7 +106,7 @@ def withdraw(store: Store, *, keep: Collection[str] = ()) -> None:
 def begin(store: Store) -> None:
     """Note that a writer begins, where nothing is left to withdraw; until its index is there this is unfinished."""
     if content(store, _BEGUN) != b"":
-        store.put(_BEGUN, b"")
+        store.put(_BEGUN, b"")  # over what withdraw() noted; one that comes late is the same as the successor's
 
 
 def is_withdrawing(store: Store) -> bool:

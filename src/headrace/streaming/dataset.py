@@ -138,7 +138,8 @@ class StreamingDataset(ShardTables, torch.utils.data.IterableDataset[Any]):
         self._epochs = EpochRecord()
         self._begun = 0
         self._asked: Cursor | int | None = None
-        self._processes = 1  # among which accelerate deals, where this was pickled
+        self._processes = 0  # among which accelerate deals, where this was pickled
+        self._has_own_loader = False  # a StreamingDataLoader, which never iterates it
         self._iterator: RowIterator | None = None
         self._found: tuple[int, World] | None = None  # for the process of this number, and its workers
         self._view: StreamedView | None = None
@@ -183,11 +184,14 @@ class StreamingDataset(ShardTables, torch.utils.data.IterableDataset[Any]):
                 None,
                 "that of the DataLoader, whose workers take turns batch by batch; StreamingDataLoader knows it itself",
             )
-        if self._world_given == (None, None, None):
-            check_dealt_once(max(self._processes, processes_of_accelerate()))
+        check_dealt_once(
+            max(self._processes, processes_of_accelerate()),
+            has_own_loader=self._has_own_loader,
+            says_who=self._world_given != (None, None, None),
+        )
         self._begun += 1
         token = (-1 if info is None else info.seed - info.id, self._begun)
-        start = self._epochs.join(token)
+        start = self._epochs.join(token, 0 if info is None else info.id)
         view = self.as_view()
         self._iterator = RowIterator(
             self._share() if info is None else self._share(info.id, info.num_workers),
@@ -231,6 +235,7 @@ class StreamingDataset(ShardTables, torch.utils.data.IterableDataset[Any]):
     def taken_over(self) -> Cursor | int | None:
         """Where StreamingDataLoader has to begin: where it was said here (by load_state_dict(), next_epoch, or an
         epoch by set_epoch()) since it began last. None where nothing was."""
+        self._has_own_loader = True
         asked, self._asked = self._asked, None
         return asked
 

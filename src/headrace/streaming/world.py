@@ -57,14 +57,23 @@ def _of_mesh(mesh: Any) -> World:
 
 
 def processes_of_accelerate() -> int:
-    """Among how many processes accelerate deals what a dataset gives here, if it is in use; else 1."""
+    """Among how many processes accelerate deals what a dataset gives here; 0 where it is not in use."""
     state = getattr(sys.modules.get("accelerate.state"), "PartialState", None)
-    return int(getattr(state, "_shared_state", {}).get("num_processes", 1))
+    return int(getattr(state, "_shared_state", {}).get("num_processes", 0))
 
 
-def check_dealt_once(processes: int) -> None:
-    """Nothing where accelerate has one process; OrderError where it would deal once more what was dealt to ranks."""
-    if processes > 1:
+def check_dealt_once(processes: int, *, has_own_loader: bool, says_who: bool) -> None:
+    """Nothing, or OrderError where accelerate, with so many processes, would read other rows than are meant.
+
+    has_own_loader tells of a StreamingDataLoader over the dataset, says_who of ranks that were given to it.
+    """
+    if processes and has_own_loader:
+        raise OrderError(
+            "accelerate is in use, and a dataset that StreamingDataLoader reads is iterated by itself, as Trainer does "
+            "to pass over the batches that were done: it knows neither the epoch nor the place. Set "
+            "ignore_data_skip=True, and give the loader its state by load_state_dict(); look at samples by dataset[i]"
+        )
+    if processes > 1 and not says_who:
         raise OrderError(
             f"accelerate (and Trainer by it) deals what a dataset gives to its {processes} processes, and this dataset "
             "deals its rows to them already: most rows would reach nobody. Give it rank=0, world_size=1 to leave that "

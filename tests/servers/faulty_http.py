@@ -13,6 +13,7 @@
 | `Reset(after_bytes)` | the same with a TCP reset; None: before any answer |
 | `Length(delta)` | a Content-Length that is wrong by so much |
 | `Flip(offset)` | a body with the bits of one byte inverted (negative counts from its end) |
+| `FlipSent(offset)` | nothing: what it sent arrived with the bits of one byte inverted |
 | `Whole()` | the whole object with 200 where a range was asked for |
 | `Run(function)` | what would have come, after function(request) was called |
 
@@ -39,6 +40,7 @@ __all__ = [
     "Cut",
     "Delay",
     "Flip",
+    "FlipSent",
     "HttpServer",
     "Length",
     "Request",
@@ -92,6 +94,11 @@ class Flip:
 
 
 @dataclass(frozen=True)
+class FlipSent:
+    offset: int = 0
+
+
+@dataclass(frozen=True)
 class Whole:
     pass
 
@@ -101,14 +108,14 @@ class Run:
     function: Callable[[Request], object]
 
 
-Action = Status | Delay | Stall | Cut | Reset | Length | Flip | Whole | Run
+Action = Status | Delay | Stall | Cut | Reset | Length | Flip | FlipSent | Whole | Run
 
 
 @dataclass(frozen=True)
 class Rule:
     """What happens to requests that match: from the nth on (the first is 1), times times (None: for ever).
 
-    path and query are globs, in which `*` matches "/" too; method None means any.
+    path and query are globs, in which `*` matches "/" too; method None means any; what is sent has at least sent_bytes.
     """
 
     action: Action
@@ -117,12 +124,14 @@ class Rule:
     query: str = "*"
     nth: int = 1
     times: int | None = None
+    sent_bytes: int = 0
 
     def matches(self, request: Request) -> bool:
         return (
             self.method in (None, request.method)
             and fnmatchcase(request.path, self.path)
             and fnmatchcase(request.query, self.query)
+            and int(request.headers.get("content-length", 0)) >= self.sent_bytes
         )
 
 
@@ -247,6 +256,10 @@ class _Handler(BaseHTTPRequestHandler):
                 owner.closing.wait(action.seconds)
             elif isinstance(action, Run):
                 action.function(request)
+            elif isinstance(action, FlipSent) and body:
+                damaged = bytearray(body)
+                damaged[action.offset % len(body)] ^= 0xFF
+                body = bytes(damaged)
         instead = next((each for each in actions if isinstance(each, Status)), None)
         reset = next((each for each in actions if isinstance(each, Reset) and each.after_bytes is None), None)
         if reset is not None:

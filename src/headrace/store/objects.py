@@ -108,7 +108,7 @@ class ObjectStore(Store):
         return Stored(found)
 
     def _signed_url(self, path: str) -> str:
-        """Where the object's digest is to be asked for; "" where there is none, or no right to sign."""
+        """Where the object's digest is to be asked for; "" where that cannot be."""
         if not self._tells_md5:
             return ""
         try:

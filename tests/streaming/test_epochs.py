@@ -13,11 +13,33 @@ from headrace.streaming.epochs import EpochRecord
 
 def test_each_token_is_the_next_epoch_and_the_same_token_the_same_one():
     record = EpochRecord()
-    assert record.join((5, 1)) == Cursor(0)
-    assert record.join((5, 1)) == Cursor(0)
+    assert record.join((5, 1), 1) == Cursor(0)
+    assert record.join((5, 1), 0) == Cursor(0)
     assert record.join((6, 1)) == Cursor(1)
     assert record.join((6, 2)) == Cursor(2)
     assert record.next == Cursor(3)
+
+
+def test_a_worker_that_comes_again_with_a_token_begins_the_next_epoch():
+    record = EpochRecord()
+    epochs = [record.join((5, 1), worker).epoch for worker in (0, 2, 1, 1, 0, 2, 2, 300, 1, 0)]
+    assert epochs == [0, 0, 0, 1, 1, 1, 2, 2, 2, 2]
+
+
+def test_a_worker_that_starts_late_takes_part_in_its_own_iteration():
+    record = EpochRecord()
+    assert [record.join((seed, 1), 0).epoch for seed in (5, 6, 7)] == [0, 1, 2]
+    record.begin_at(Cursor(9, 4))
+    assert [record.join((seed, 1), 1).epoch for seed in (7, 5, 6)] == [2, 0, 1]
+    assert record.join((8, 1)) == Cursor(9, 4)
+    assert record.next == Cursor(10)
+
+
+def test_what_it_keeps_does_not_grow():
+    record = EpochRecord()
+    for epoch in range(100):
+        assert record.join((epoch, 1)) == Cursor(epoch)
+    assert os.fstat(record._file).st_size < 2000
 
 
 def test_a_resumed_run_begins_where_it_was_told_once():
@@ -56,7 +78,7 @@ class _Epochs(torch.utils.data.IterableDataset):
     def __iter__(self):
         info = torch.utils.data.get_worker_info()
         self.begun += 1
-        yield self.record.join((info.seed - info.id, self.begun)).epoch
+        yield self.record.join((info.seed - info.id, self.begun), info.id).epoch
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])

@@ -3,6 +3,7 @@
 test_grid.py has every size, layout, number of ranks, workers and rows a batch.
 """
 
+import copy
 import itertools
 import time
 
@@ -191,3 +192,35 @@ def test_ten_samples_of_a_hundred_are_others_each_epoch_or_the_same_ten(method, 
     assert [len(set(epoch)) for epoch in epochs] == [10] * 3
     assert len(set(flat(epochs))) == (30 if method == "balanced" else 10)
     assert len({tuple(epoch) for epoch in epochs}) == 3
+
+
+def test_a_seed_that_is_set_before_each_epoch_does_not_repeat_the_first_one(folder):
+    epochs = [numbers_of(batches) for batches in _epochs(folder)]
+    dataset = StreamingDataset(local=folder, shuffle=True, batch_size=4)
+    loader = torch.utils.data.DataLoader(dataset, 4, num_workers=2, **FORK)
+    for expected in epochs:
+        torch.manual_seed(5)
+        assert numbers_of(loader) == expected
+    assert dataset.next_epoch == 3
+
+
+def test_loaders_that_are_read_at_the_same_time_have_an_epoch_each(folder):
+    epochs = [numbers_of(batches) for batches in _epochs(folder)]
+    dataset = StreamingDataset(local=folder, shuffle=True, batch_size=4)
+    read = [iter(torch.utils.data.DataLoader(dataset, 4, num_workers=2, **FORK)) for _ in range(3)]
+    rounds = list(zip(*read, strict=True))
+    got = [numbers_of(batches) for batches in zip(*rounds, strict=True)]
+    assert sorted(got) == sorted(epochs)
+    assert dataset.next_epoch == 3
+
+
+def test_a_shallow_copy_counts_epochs_together_with_its_original(folder):
+    dataset = StreamingDataset(local=folder, shuffle=True)
+    other = copy.copy(dataset)
+    epochs = [numbers_of(batches) for batches in _epochs(folder)]
+    assert [numbers_of(dataset), numbers_of(other), numbers_of(dataset)] == epochs
+
+
+def _epochs(folder):
+    dataset = StreamingDataset(local=folder, shuffle=True)
+    return [list(dataset) for _ in range(3)]

@@ -6,21 +6,23 @@ inherit as an open file; with the last of them it is gone. It has a line for eac
 workers: the ranks of a job may all come from one parent, and each counts its own epochs.
 
     next      where its next iteration begins                     set by load_state_dict()
-    current   where the one that was begun last began, and its token
-    join()    the first worker with a new token begins the next iteration; those with the same token take part in it
+    current   where the one that was begun last began
+    recent    the iterations that were begun last: token, where they began, which workers take part
+    join()    a worker takes part in the iteration with its token, and begins the next one where there is none, or where
+              it is in that one already: then a seed was set again
 
 The token of an iteration is the seed that a DataLoader draws for it, the same for all its workers, and how often this
-process has begun. So no worker has to wait for another.
+process has begun. So no worker has to wait for another, and several loaders may be read at the same time.
 """
 
 import contextlib
 import fcntl
+import json
 import multiprocessing.context
 import os
-import struct
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from multiprocessing.reduction import DupFd
 from typing import Any, NamedTuple
 
@@ -30,9 +32,16 @@ from headrace.planning import Cursor
 
 __all__ = ["EpochRecord", "iterating_process"]
 
-_LINE = struct.Struct("<7q")
-_NONE = (0, 0)  # the token of no iteration: that of one says how often its process has begun
+_RECENT = 16  # iterations of a process whose workers may still be starting
 _WHOLE = 1 << 30  # bytes that are locked: all there will ever be
+
+
+class _Iteration(NamedTuple):
+    """One that was begun, and the workers that take part in it, as bits."""
+
+    token: tuple[int, int]
+    start: Cursor
+    workers: int
 
 
 class _Line(NamedTuple):
@@ -41,16 +50,30 @@ class _Line(NamedTuple):
     process: int
     next: Cursor = Cursor()
     current: Cursor = Cursor()
-    token: tuple[int, int] = _NONE
+    told: bool = False  # where to begin, and nothing has begun there yet
+    recent: tuple[_Iteration, ...] = ()
 
-    def packed(self) -> bytes:
-        cursors = (self.next.epoch, self.next.position, self.current.epoch, self.current.position)
-        return _LINE.pack(self.process, *cursors, *self.token)
+    def packed(self) -> list[Any]:
+        recent = [[*token, start.epoch, start.position, workers] for token, start, workers in self.recent]
+        cursors = [self.next.epoch, self.next.position, self.current.epoch, self.current.position]
+        return [self.process, *cursors, self.told, recent]
 
     @classmethod
-    def unpacked(cls, raw: bytes) -> "_Line":
-        process, next_epoch, next_position, epoch, position, *token = _LINE.unpack(raw)
-        return cls(process, Cursor(next_epoch, next_position), Cursor(epoch, position), (token[0], token[1]))
+    def unpacked(cls, saved: Sequence[Any]) -> "_Line":
+        process, next_epoch, next_position, epoch, position, told, recent = saved
+        begun = tuple(_Iteration((seed, count), Cursor(*start), workers) for seed, count, *start, workers in recent)
+        return cls(process, Cursor(next_epoch, next_position), Cursor(epoch, position), told, begun)
+
+    def joined(self, token: tuple[int, int], worker: int) -> tuple["_Line", Cursor]:
+        """The line once this worker takes part in the iteration with the token, and where that began."""
+        bit = 1 << worker
+        for at in reversed(range(len(self.recent))):
+            begun = self.recent[at]
+            if begun.token == token and not begun.workers & bit:
+                taken = begun._replace(workers=begun.workers | bit)
+                return self._replace(recent=(*self.recent[:at], taken, *self.recent[at + 1 :])), begun.start
+        recent = (*self.recent, _Iteration(token, self.next, bit))[-_RECENT:]
+        return _Line(self.process, Cursor(self.next.epoch + 1), self.next, recent=recent), self.next
 
 
 class EpochRecord:
@@ -62,12 +85,12 @@ class EpochRecord:
     def _open(self, line: _Line) -> None:
         self._file = _unnamed_file()
         self._lock = (os.getpid(), threading.Lock())
-        os.pwrite(self._file, line.packed(), 0)
+        self._write([line])
 
     def __getstate__(self) -> dict[str, Any]:
         if multiprocessing.context.get_spawning_popen() is not None:
             return {"file": DupFd(self._file)}
-        return {"line": self._line()[0]}
+        return {"line": self._line()._replace(recent=())}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         if "file" in state:
@@ -84,61 +107,61 @@ class EpochRecord:
     @property
     def next(self) -> Cursor:
         """Where the next iteration begins."""
-        return self._line()[0].next
+        return self._line().next
 
     @property
     def current(self) -> Cursor:
         """Where the iteration that was begun last began."""
-        return self._line()[0].current
+        return self._line().current
 
     def begin_at(self, cursor: Cursor) -> None:
         """Let the next iteration begin here, and be the one that is current until then."""
-        with self._locked():
-            line, place = self._line()
-            self._write(line._replace(next=cursor, current=cursor, token=_NONE), place)
+        with self._changed() as (line, put):
+            put(line._replace(next=cursor, current=cursor, told=True))
 
     def continue_at(self, cursor: Cursor) -> None:
         """Let the next iteration begin here, while the current one goes on."""
-        with self._locked():
-            line, place = self._line()
-            self._write(line._replace(next=cursor), place)
+        with self._changed() as (line, put):
+            put(line._replace(next=cursor))
 
     def turn_to(self, epoch: int) -> None:
         """Let the next iteration be of this epoch, but for a place in another one that waits to be begun with."""
-        with self._locked():
-            line, place = self._line()
-            waits = line.token == _NONE and line.current == line.next != Cursor()
+        with self._changed() as (line, put):
+            waits = line.told and line.current == line.next != Cursor()
             if line.next.epoch != epoch and not waits:
-                self._write(line._replace(next=Cursor(epoch)), place)
+                put(line._replace(next=Cursor(epoch)))
 
     def begun_at(self, cursor: Cursor) -> None:
         """An iteration that needs no token has begun here."""
+        with self._changed() as (line, put):
+            put(line._replace(next=Cursor(cursor.epoch + 1), current=cursor, told=False))
+
+    def join(self, token: tuple[int, int], worker: int = 0) -> Cursor:
+        """Where the iteration with this token begins; one that this worker is not in yet, or else the next one."""
+        with self._changed() as (line, put):
+            line, start = line.joined(token, worker)
+            put(line)
+        return start
+
+    def _line(self) -> _Line:
+        """The line of the process that iterates."""
         with self._locked():
-            line, place = self._line()
-            self._write(_Line(line.process, Cursor(cursor.epoch + 1), cursor), place)
+            return _own(self._lines())
 
-    def join(self, token: tuple[int, int]) -> Cursor:
-        """Where the iteration with this token begins; a new token begins the next one."""
+    @contextlib.contextmanager
+    def _changed(self) -> Iterator[tuple[_Line, Callable[[_Line], None]]]:
+        """That line, and what puts another one in its place."""
         with self._locked():
-            line, place = self._line()
-            if line.token != token:
-                line = _Line(line.process, Cursor(line.next.epoch + 1), line.next, token)
-                self._write(line, place)
-            return line.current
+            lines = self._lines()
+            line = _own(lines)
+            yield line, lambda new: self._write({**lines, new.process: new}.values())
 
-    def _line(self) -> tuple[_Line, int]:
-        """The line of the process that iterates, and where it is, or will be."""
-        process = iterating_process()
-        raw = os.pread(self._file, os.fstat(self._file).st_size, 0)
-        for place in range(0, len(raw), _LINE.size):
-            line = _Line.unpacked(raw[place : place + _LINE.size])
-            if line.process == process:
-                return line, place
-        # It came from the one that made the dataset, and goes on where that one is.
-        return _Line(process, _Line.unpacked(raw[: _LINE.size]).next), len(raw)
+    def _lines(self) -> dict[int, _Line]:
+        text, *_ = os.pread(self._file, os.fstat(self._file).st_size, 0).partition(b"\n")
+        return {line.process: line for line in map(_Line.unpacked, json.loads(text))}
 
-    def _write(self, line: _Line, place: int) -> None:
-        os.pwrite(self._file, line.packed(), place)
+    def _write(self, lines: Iterable[_Line]) -> None:
+        os.pwrite(self._file, json.dumps([line.packed() for line in lines]).encode() + b"\n", 0)
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
@@ -152,6 +175,12 @@ class EpochRecord:
                 yield
             finally:
                 fcntl.lockf(self._file, fcntl.LOCK_UN, _WHOLE)
+
+
+def _own(lines: Mapping[int, _Line]) -> _Line:
+    process = iterating_process()
+    # One that is new came from the one that made the dataset, and goes on where that one is.
+    return lines.get(process) or _Line(process, next(iter(lines.values())).next)
 
 
 def iterating_process() -> int:

@@ -21,7 +21,7 @@ from dataset.remote_reading_scenes import (
 from headrace.errors import CorruptShardError, DatasetChangedError, OptionError
 from headrace.store import LocalStore
 from headrace.store.cache import CachedStore
-from headrace.testing import FaultStore
+from headrace.testing import Cut, FaultStore, Flip, Rule
 
 
 def fetched(store):
@@ -180,7 +180,7 @@ def test_a_directory_through_a_cache_is_read_as_any_store(tmp_path):
 def test_documents_of_a_cold_cache_are_fetched_at_the_same_time(tmp_path):
     from time import monotonic
 
-    from headrace.testing import Delay, Rule
+    from headrace.testing import Delay
 
     store = flat(KINDS["documents"][0]())
     with documents(CachedStore(store, tmp_path)) as dataset:
@@ -188,3 +188,14 @@ def test_documents_of_a_cold_cache_are_fetched_at_the_same_time(tmp_path):
         begin = monotonic()
         dataset.__getitems__(np.arange(len(dataset)))
         assert monotonic() - begin < 0.6  # 10 files
+
+
+@pytest.mark.parametrize("damage", [Flip(20), Cut(30)], ids=repr)
+@pytest.mark.parametrize("compression", [None, "zstd"])
+def test_damage_names_the_file_that_is_damaged_also_where_another_one_is_made_from_it(compression, damage, tmp_path):
+    store = flat(written_samples(compression=compression, hashes=["xxh3_64"]))
+    suffix = "mds.zstd" if compression else "mds"
+    damaged = FaultStore(store, [Rule(damage, "pieces", f"shard.00000.{suffix}")])
+    told = rf"shard\.00000\.{suffix}: .*(digest|bytes arrived)"
+    with samples(CachedStore(damaged, tmp_path)) as dataset, pytest.raises(CorruptShardError, match=told):
+        dataset[0]

@@ -561,6 +561,28 @@ def test_a_copy_that_lost_its_place_stores_nothing_more(monkeypatch, tmp_path):
     assert not is_whole(target, "samples")
 
 
+def test_a_note_that_comes_late_does_not_take_the_place_of_a_successors_note(tmp_path):
+    """By it the successor's files, as long as these, would be taken for whole ones of this copy."""
+    mine, other, target = MemoryStore(), MemoryStore(), FlatFolder(tmp_path)
+    write(mine, range(45))
+    write(other, range(50, 95))
+
+    def take_over(_):
+        for info in target.list(ownership.LEASES):
+            target.delete(info.path)
+        broken = FaultStore(other, [Rule(Refuse(StoreError("broken")), "pieces", "shard.00002.*")])
+        with pytest.raises(StoreError, match="broken"):
+            copy_dataset(broken, target, workers=1)
+
+    late = FaultStore(target, [Rule(Run(take_over), "put_if_absent", "*copy.json", times=1)])
+    with pytest.raises(LeaseLostError):
+        copy_dataset(mine, late, workers=1)
+    with pytest.raises(ExistingOutputError, match="beginning of a copy of another"):
+        copy_dataset(mine, target)
+    assert copy_dataset(other, target).skipped_files > 0
+    assert fingerprint_of(target, "samples") == fingerprint_of(other, "samples")
+
+
 # SIGKILL at every request
 
 

@@ -228,7 +228,8 @@ class ShardFolder:
         except TruncatedReadError as error:
             raise damaged(f"{stored.basename} has {error.size} bytes, but the index says {stored.bytes}") from error
         except DamagedObjectError as error:
-            raise damaged(f"{stored.basename}: {error.problem}") from error
+            at_fault = compressed if compressed is not None and error.path.endswith(compressed.basename) else stored
+            raise damaged(f"{at_fault.basename}: {error.problem}") from error
         if len(data) != stored.bytes:
             raise damaged(f"{stored.basename} has {len(data)} bytes, but the index says {stored.bytes}")
         if self._verify:

@@ -4,6 +4,7 @@ index.py                                    that list, in structs and as bytes
 writer.py  sample_writer.py                 the five writers, and what they have in common
 pending.py  background.py  storing.py       a shard on its way: collected, stored in the background, noted
 output.py  delivery.py  ownership.py       where its files go, one writer at a time, the index last
+conditional.py  late_files.py               what only one of two writers may put; what came too late
 withdrawal.py                               how an older dataset leaves
 dataset.py  opened.py  sample_formats.py    reading: what users hold, what is open, and how a shard is decoded
 merge.py  parts.py  places.py               one index for what many writers wrote

@@ -49,6 +49,7 @@ STREAMING := .venv-streaming/.ready
 D9D := .venv-d9d/.ready
 SPARK := .venv-spark/.ready
 PEERS := .venv-peers/.ready
+LITDATA := .venv-litdata/.ready
 PYTHON313 ?=
 
 $(GUIDELOOM):
@@ -95,6 +96,15 @@ $(PEERS): benchmarks/peers_requirements.txt
 	  && touch $@ \
 	  || { rm -rf $(@D); echo "boto3 and s3fs could not be installed (see above): they are left out"; }
 
+$(LITDATA): benchmarks/litdata_requirements.txt
+	@rm -rf $(@D)
+	@$(PYTHON) -m venv $(@D) \
+	  && $(@D)/bin/pip install --quiet --disable-pip-version-check --no-compile -r $< \
+	  && $(@D)/bin/pip install --quiet --disable-pip-version-check --no-deps 'litdata==0.2.76' \
+	  && $(@D)/bin/python -c 'import litdata' \
+	  && touch $@ \
+	  || { rm -rf $(@D); echo "LitData could not be installed (see above): it is left out"; }
+
 interop: setup $(GUIDELOOM) $(STREAMING) $(D9D) $(SPARK)  ## against the real peers: each reads ours, we read its
 	HEADRACE_GUIDELOOM_PYTHON=$(CURDIR)/.venv-guideloom/bin/python \
 	HEADRACE_STREAMING_PYTHON=$(CURDIR)/.venv-streaming/bin/python \
@@ -119,13 +129,15 @@ $(SERVERS): tests/servers/requirements.txt tests/servers/package.json
 remote: setup servers  ## the tests against real object stores, which they start and end themselves
 	$(BIN)/python -m pytest tests -m servers -n 2 --dist loadfile --timeout=300 -rs
 
-bench: setup $(GUIDELOOM) $(STREAMING) $(D9D) $(PEERS) servers  ## every claim of speed, interleaved with what it is compared to
+bench: setup $(GUIDELOOM) $(STREAMING) $(D9D) $(PEERS) $(LITDATA) servers  ## every claim of speed, interleaved with what it is compared to
 	$(BIN)/python -m benchmarks.gather --check
 	$(BIN)/python -m benchmarks.loader --check $(if $(wildcard .venv-guideloom/bin/python),--guideloom .venv-guideloom/bin/python)
 	$(BIN)/python -m benchmarks.writing --check $(if $(wildcard .venv-guideloom/bin/python),--guideloom .venv-guideloom/bin/python)
 	$(BIN)/python -m benchmarks.documents --check $(if $(wildcard .venv-guideloom/bin/python),--guideloom .venv-guideloom/bin/python)
 	$(BIN)/python -m benchmarks.annotated --check $(if $(wildcard .venv-guideloom/bin/python),--guideloom .venv-guideloom/bin/python)
 	$(BIN)/python -m benchmarks.samples --check $(if $(wildcard .venv-streaming/bin/python),--streaming .venv-streaming/bin/python)
+	$(BIN)/python -m benchmarks.streaming_dataset --check $(if $(wildcard .venv-streaming/bin/python),--streaming .venv-streaming/bin/python) $(if $(wildcard .venv-litdata/bin/python),--litdata .venv-litdata/bin/python)
+	$(BIN)/python -m benchmarks.streaming_scale --check $(if $(wildcard .venv-streaming/bin/python),--streaming .venv-streaming/bin/python)
 	$(BIN)/python -m benchmarks.token_batches --check
 	$(BIN)/python -m benchmarks.packing --check
 	$(BIN)/python -m benchmarks.mixtures --check
@@ -139,4 +151,4 @@ docs: setup      ## every block and link of README and docs
 	$(BIN)/python -m pytest tests/docs
 
 clean:           ## remove what the targets made
-	rm -rf $(VENV) .venv-guideloom .venv-streaming .venv-d9d .venv-spark .venv-peers .venv-servers .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+	rm -rf $(VENV) .venv-guideloom .venv-streaming .venv-d9d .venv-spark .venv-peers .venv-litdata .venv-servers .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist

@@ -177,7 +177,7 @@ def _text() -> Coding:
         return kept(value, decode, "a str")
 
     def decode(data: memoryview) -> str:
-        return data.tobytes().decode()
+        return str(data, "utf-8")  # without a copy between
 
     return Coding(None, encode, decode)
 

@@ -1,0 +1,87 @@
+"""Runs in LitData's own interpreter: writes its optimized form of the texts, and loads them as each request on standard
+input says.
+
+    python litdata_peer.py FOLDER      with letters.txt and texts.npy, as streaming_sources.py saves them
+
+Requests and answers are lines of JSON. "do" is one of
+- "write": directory; answers with the number of samples
+- "load": directory, batch_size, workers, skipped; one epoch, answers with the seconds a sample after so many batches
+- "checksum": directory; of all samples, whatever their order
+"""
+
+import functools
+import json
+import os
+import pathlib
+import sys
+import time
+import zlib
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from litdata import StreamingDataLoader, StreamingDataset, optimize
+
+PART = 512  # samples that are written by one call
+
+
+def texts(part: tuple[int, int], folder: str) -> Iterator[dict[str, str]]:
+    letters = (pathlib.Path(folder) / "letters.txt").read_text()
+    for begin, end in np.load(pathlib.Path(folder) / "texts.npy")[part[0] : part[1]].tolist():
+        yield {"text": letters[begin:end]}
+
+
+class Answers:
+    """One method a kind of request."""
+
+    def __init__(self, folder: pathlib.Path) -> None:
+        self.folder = folder
+        self.datasets: dict[str, Any] = {}
+
+    def write(self, directory: str) -> int:
+        count = len(np.load(self.folder / "texts.npy"))
+        optimize(
+            functools.partial(texts, folder=str(self.folder)),
+            inputs=[(begin, min(begin + PART, count)) for begin in range(0, count, PART)],
+            output_dir=directory,
+            chunk_bytes="64MB",
+            num_workers=1,
+            reorder_files=False,
+            verbose=False,
+            start_method="fork",
+        )
+        return count
+
+    def load(self, directory: str, batch_size: int, workers: int, skipped: int) -> list[float]:
+        if directory not in self.datasets:
+            self.datasets[directory] = StreamingDataset(directory, shuffle=True, drop_last=False)
+        loader = StreamingDataLoader(
+            self.datasets[directory], batch_size=batch_size, num_workers=workers, drop_last=False
+        )
+        batches = iter(loader)
+        for _ in range(skipped):
+            next(batches)
+        begin, begin_cpu, count = time.perf_counter(), time.process_time(), 0
+        for batch in batches:
+            count += len(batch["text"])
+        return [(time.perf_counter() - begin) / count, (time.process_time() - begin_cpu) / count]
+
+    def checksum(self, directory: str) -> list[int]:
+        dataset = StreamingDataset(directory, shuffle=True, drop_last=False)
+        sums = [zlib.crc32(sample["text"].encode()) for sample in dataset]
+        return [len(sums), sum(sums)]
+
+
+def main(folder: pathlib.Path) -> None:
+    answers_to = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what LitData prints is no answer
+    torch.set_num_threads(1)
+    answers = Answers(folder)
+    for line in sys.stdin:
+        request = json.loads(line)
+        print(json.dumps(getattr(answers, request.pop("do"))(**request)), file=answers_to, flush=True)
+
+
+if __name__ == "__main__":
+    main(pathlib.Path(sys.argv[1]))

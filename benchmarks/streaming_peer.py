@@ -1,0 +1,111 @@
+"""Runs in mosaicml-streaming's own interpreter: iterates over its datasets, and loads from them, as each request on
+standard input says.
+
+    python streaming_peer.py FOLDER      where it may leave the files that it makes of itself
+
+Requests and answers are lines of JSON. All have "directory"; "do" is one of
+- "iterate": batch_size, predownload; one shuffled epoch, answers with the seconds a sample
+- "load": batch_size, workers, skipped; one epoch, answers with the seconds a sample after so many batches
+- "first": batch_size, times; from the constructor to the first batch so often, answers with the seconds
+- "checksum": column; of all samples, whatever their order
+- "resume": samples; answers with the seconds from the constructor to the first sample after half an epoch, and the
+  bytes by which this process grew at most
+"""
+
+import json
+import os
+import pathlib
+import sys
+import time
+import warnings
+import zlib
+from typing import Any
+
+os.environ["TMPDIR"] = sys.argv[1]
+
+import torch
+from streaming.base.util import clean_stale_shared_memory
+
+from streaming import StreamingDataLoader, StreamingDataset
+
+
+class Answers:
+    """One method a kind of request."""
+
+    def __init__(self) -> None:
+        self.datasets: dict[Any, Any] = {}
+
+    def opened(self, directory: str, batch_size: int, predownload: int | None = None) -> Any:
+        # Only one at a time may be of a directory.
+        key = directory, batch_size, predownload
+        if key not in self.datasets:
+            self.datasets.clear()
+            self.datasets[key] = StreamingDataset(
+                local=directory, shuffle=True, batch_size=batch_size, predownload=predownload
+            )
+        return self.datasets[key]
+
+    def iterate(self, directory: str, batch_size: int, predownload: int | None) -> list[float]:
+        dataset = self.opened(directory, batch_size, predownload)
+        begin, begin_cpu, count = time.perf_counter(), time.process_time(), 0
+        for _ in dataset:
+            count += 1
+        return [(time.perf_counter() - begin) / count, (time.process_time() - begin_cpu) / count]
+
+    def load(self, directory: str, batch_size: int, workers: int, skipped: int) -> list[float]:
+        dataset = self.opened(directory, batch_size)
+        batches = iter(StreamingDataLoader(dataset, batch_size=batch_size, num_workers=workers))
+        for _ in range(skipped):
+            next(batches)
+        begin, begin_cpu, count = time.perf_counter(), time.process_time(), 0
+        for batch in batches:
+            count += len(batch["text"])
+        return [(time.perf_counter() - begin) / count, (time.process_time() - begin_cpu) / count]
+
+    def first(self, directory: str, batch_size: int, times: int) -> list[float]:
+        self.datasets.clear()
+        begin, begin_cpu = time.perf_counter(), time.process_time()
+        for _ in range(times):
+            dataset = StreamingDataset(local=directory, shuffle=True, batch_size=batch_size)
+            for _ in StreamingDataLoader(dataset, batch_size=batch_size):
+                break
+            del dataset
+        return [(time.perf_counter() - begin) / times, (time.process_time() - begin_cpu) / times]
+
+    def checksum(self, directory: str, column: str) -> list[int]:
+        values = (sample[column] for sample in self.opened(directory, 32))
+        sums = [zlib.crc32(value.encode() if isinstance(value, str) else value.tobytes()) for value in values]
+        return [len(sums), sum(sums)]
+
+    def resume(self, directory: str, samples: int) -> list[float]:
+        self.datasets.clear()
+        pathlib.Path("/proc/self/clear_refs").write_text("5")  # the highest mark starts anew
+        before, begin = highest_bytes(), time.perf_counter()
+        dataset = StreamingDataset(local=directory, shuffle=True, batch_size=32)
+        state = dataset.state_dict(samples // 2, from_beginning=True)
+        dataset.load_state_dict(state)
+        next(iter(dataset))
+        return [time.perf_counter() - begin, highest_bytes() - before]
+
+
+def highest_bytes() -> int:
+    """The most memory that this process had since the mark was reset."""
+    lines = pathlib.Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
+
+
+def main() -> None:
+    warnings.filterwarnings("ignore")
+    torch.set_num_threads(1)
+    clean_stale_shared_memory()
+    answers = Answers()
+    for line in sys.stdin:
+        request = json.loads(line)
+        print(json.dumps(getattr(answers, request.pop("do"))(**request)), flush=True)
+    answers.datasets.clear()
+    sys.stdout.flush()
+    os._exit(0)  # its threads would be waited for
+
+
+if __name__ == "__main__":
+    main()

@@ -8,10 +8,12 @@ a few hundred microseconds each, many times the cost of making the batch. What t
 shared already, views, subclasses, other layouts) goes its way as ever.
 """
 
+import copyreg
 import threading
+from collections import ChainMap
 from io import BytesIO
 from multiprocessing.reduction import ForkingPickler
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -19,6 +21,13 @@ __all__ = ["Parcel"]
 
 SMALL_BYTES = 16 * 1024  # as much is copied faster than it is shared
 ALIGNED_BYTES = 64
+
+# Types that NumPy has, sent by their places here: by name one is looked up for each tensor, in both processes.
+_DTYPES = (
+    *(torch.bool, torch.uint8, torch.int8, torch.uint16, torch.int16, torch.uint32, torch.int32, torch.uint64),
+    *(torch.int64, torch.float16, torch.float32, torch.float64, torch.complex64, torch.complex128),
+)
+_CODES: dict[torch.dtype, int] = {dtype: code for code, dtype in enumerate(_DTYPES)}
 
 
 class Parcel:
@@ -41,11 +50,14 @@ class Parcel:
 class _Packing(ForkingPickler):
     """Pickles a batch and leaves its large tensors out."""
 
+    # What is registered, now or later. Every ForkingPickler copies it, which takes as long as pickling a small batch.
+    dispatch_table: ClassVar[Any] = ChainMap(ForkingPickler._extra_reducers, copyreg.dispatch_table)  # type: ignore[attr-defined, misc]
+
     def __init__(self) -> None:
         self.body = BytesIO()
         self.large: list[tuple[int, torch.Tensor]] = []  # (offset, tensor)
         self.size_bytes = 0
-        super().__init__(self.body, 5)
+        super(ForkingPickler, self).__init__(self.body, 5)  # its own would copy the table
 
     def reducer_override(self, part: Any) -> Any:
         """How a tensor is sent; of all else, what pickle knows."""
@@ -55,28 +67,24 @@ class _Packing(ForkingPickler):
             if part.layout == torch.strided and part.device.type == "cpu":
                 part.share_memory_()  # type: ignore[no-untyped-call]  # nothing happens to one that is shared
             return NotImplemented
+        kind = _CODES.get(part.dtype, part.dtype)
         if part.nbytes <= SMALL_BYTES:
-            return _small, (part.dtype, part.shape, bytearray(_bytes_of(part).numpy()))
+            data = part.numpy() if type(kind) is int else _bytes_of(part).numpy()
+            return _small, (kind, tuple(part.shape), bytearray(data.tobytes()))
         begin = self.size_bytes
         self.large.append((begin, part))
         self.size_bytes = begin + -(-part.nbytes // ALIGNED_BYTES) * ALIGNED_BYTES
-        return _large, (part.dtype, part.shape, part.stride(), begin)
+        return _large, (kind, tuple(part.shape), part.stride(), begin)
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
     """Whether it is nothing but its own bytes."""
-    return (
-        type(tensor) is torch.Tensor
-        and tensor.layout == torch.strided
-        and tensor.device.type == "cpu"
-        and not tensor.requires_grad
-        and not tensor.is_quantized
-        and not tensor.is_conj()
-        and not tensor.is_neg()
-        and tensor.is_contiguous()
-        and tensor.untyped_storage().nbytes() == tensor.nbytes  # no view of more
-        and not tensor.is_shared()  # type: ignore[no-untyped-call]
-    )
+    if type(tensor) is not torch.Tensor or tensor.layout != torch.strided or tensor.device.type != "cpu":
+        return False
+    if tensor.requires_grad or tensor.is_quantized or tensor.is_conj() or tensor.is_neg() or not tensor.is_contiguous():
+        return False
+    storage = tensor.untyped_storage()
+    return storage.nbytes() == tensor.nbytes and not storage.is_shared()  # no view of more, and nobody else's
 
 
 def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
@@ -109,15 +117,18 @@ def _opened(body: bytes, content: torch.Tensor | None) -> Any:
         _opening.content = before
 
 
-def _large(dtype: torch.dtype, shape: torch.Size, stride: tuple[int, ...], begin: int) -> torch.Tensor:
+def _large(kind: int | torch.dtype, shape: tuple[int, ...], stride: tuple[int, ...], begin: int) -> torch.Tensor:
     assert _opening.content is not None, "a parcel with large tensors has a content"
+    dtype = _DTYPES[kind] if isinstance(kind, int) else kind
     # No view of content: to autograd, what happens to one of a batch's tensors would happen to all of them.
     made = torch.empty(0, dtype=dtype)
     made.set_(_opening.content.untyped_storage(), begin // dtype.itemsize, shape, stride)
     return made
 
 
-def _small(dtype: torch.dtype, shape: torch.Size, data: bytearray) -> torch.Tensor:
+def _small(kind: int | torch.dtype, shape: tuple[int, ...], data: bytearray) -> torch.Tensor:
+    dtype = _DTYPES[kind] if isinstance(kind, int) else kind
     if not data:
         return torch.empty(shape, dtype=dtype)
-    return torch.frombuffer(data, dtype=dtype).view(shape)
+    tensor = torch.frombuffer(data, dtype=dtype)
+    return tensor if len(shape) == 1 else tensor.view(shape)

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch.utils.data import default_collate
 from torch.utils.data._utils.collate import default_collate_fn_map
 
@@ -75,6 +76,10 @@ def _collated(values: Sequence[Any]) -> Any:
             return torch.stack(values, 0)  # type: ignore[arg-type]
     elif kind in _SCALARS and all(type(value) is kind for value in values):
         return torch.from_numpy(np.array(values))
+    elif kind is int or kind is float:
+        array = _numbers(values, kind)
+        if array is not None:
+            return torch.from_numpy(array)
     return default_collate(values)  # type: ignore[arg-type]
 
 
@@ -88,6 +93,16 @@ def _stacked(arrays: Sequence[Any], first: Any) -> torch.Tensor:
     end_to_end = tensor.numpy().reshape(len(arrays) * first.shape[0], *first.shape[1:])
     np.concatenate(arrays, out=end_to_end)
     return tensor
+
+
+def _numbers(values: Sequence[Any], kind: type[int | float]) -> NDArray[Any] | None:
+    """Python's numbers as torch keeps them; None where they are not alike, or too large, which torch says itself."""
+    if not all(type(value) is kind for value in values):
+        return None
+    try:
+        return np.array(values, np.int64 if kind is int else np.float64)
+    except OverflowError:
+        return None
 
 
 def _is_plain(value: Any, first: torch.Tensor) -> bool:

@@ -261,6 +261,14 @@ def test_the_state_of_an_iteration_in_this_process_needs_no_number(folder):
         assert numbers_of(resumed) == whole[count:]
 
 
+@pytest.mark.parametrize(
+    ("number", "error"), [(-1, OptionError), (1.5, TypeError), ("3", TypeError), (True, TypeError)]
+)
+def test_what_is_no_number_of_rows_is_refused(number, error, folder):
+    with pytest.raises(error, match="num_samples"):
+        StreamingDataset(local=folder).state_dict(number)
+
+
 def test_rows_may_be_counted_from_where_a_resumed_epoch_was_begun(folder):
     dataset = StreamingDataset(local=folder, shuffle=True)
     dataset.load_state_dict(dataset.state_dict(40))

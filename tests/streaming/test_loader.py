@@ -278,6 +278,26 @@ def test_a_broken_loop_starts_its_epoch_over(dataset_of):
     assert ids(loader)[:3] != first
 
 
+def test_a_new_loader_for_each_epoch_goes_on_through_the_epochs(dataset_of):
+    one = StreamingDataLoader(dataset_of(), 4)
+    epochs = [ids(one) for _ in range(4)]
+    dataset = dataset_of()
+    assert [ids(StreamingDataLoader(dataset, 4)) for _ in range(2)] == epochs[:2]
+    next(iter(StreamingDataLoader(dataset, 4)))  # begins an epoch, too
+    last = StreamingDataLoader(dataset, 4)
+    assert ids(last) == epochs[3]
+    assert last.state_dict()["epoch"] == 4
+
+
+def test_a_new_loader_begins_where_a_state_was_loaded(dataset_of):
+    saved = StreamingDataLoader(dataset_of(), 4)
+    batches = iter(saved)
+    ids(batches, 3)
+    dataset = dataset_of()
+    StreamingDataLoader(dataset, 4).load_state_dict(saved.state_dict())
+    assert ids(StreamingDataLoader(dataset, 4)) == ids(batches)
+
+
 def test_an_older_iterator_says_that_a_newer_one_took_its_place(dataset_of):
     loader = StreamingDataLoader(dataset_of(), 4)
     old = iter(loader)

@@ -141,6 +141,7 @@ class StreamingDataset(ShardTables, torch.utils.data.IterableDataset[Any]):
         self._processes = 0  # among which accelerate deals, where this was pickled
         self._has_own_loader = False  # a StreamingDataLoader, which never iterates it
         self._iterator: RowIterator | None = None
+        self.next_loader_at = Cursor()
         self._found: tuple[int, World] | None = None  # for the process of this number, and its workers
         self._view: StreamedView | None = None
 
@@ -239,9 +240,12 @@ class StreamingDataset(ShardTables, torch.utils.data.IterableDataset[Any]):
         asked, self._asked = self._asked, None
         return asked
 
-    def begun_at(self, cursor: Cursor) -> None:
-        """StreamingDataLoader has begun here, or will: state_dict(num_samples) and next_epoch follow it."""
+    def begun_at(self, cursor: Cursor, *, waits: bool = False) -> None:
+        """StreamingDataLoader has begun here, or waits to: state_dict(num_samples) and next_epoch follow it, and so
+        does the next loader that is made over this dataset."""
         self._epochs.begun_at(cursor)
+        self._iterator = None
+        self.next_loader_at = cursor if waits else Cursor(cursor.epoch + 1)
 
     def close(self) -> None:
         """Release maps and files; they are opened again when used."""
@@ -260,9 +264,7 @@ class StreamingDataset(ShardTables, torch.utils.data.IterableDataset[Any]):
             if begun is not None and begun.share.num_workers == 1:
                 start, position = begun.start, begun.position
         else:
-            if isinstance(num_samples, bool) or num_samples < 0:
-                raise OptionError("num_samples", num_samples, "a number of rows, 0 or more")
-            position = int(num_samples) + (0 if from_beginning else start.position)
+            position = whole_number("num_samples", num_samples, 0) + (0 if from_beginning else start.position)
         rows = self.epoch_size
         cursor = Cursor(start.epoch, position) if position < rows or rows == 0 else Cursor(start.epoch + 1)
         return encode_state(cursor, order_settings(self.as_view(), drop_last=False))

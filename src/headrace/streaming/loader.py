@@ -9,6 +9,7 @@ arithmetic instead, and the count of those that were handed out is all there is 
 """
 
 import inspect
+import logging
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,9 +28,12 @@ from headrace.loading.pinning import can_pin
 from headrace.loading.world import World
 from headrace.planning import Cursor
 from headrace.streaming.collating import DefaultCollate, SingleSample
+from headrace.streaming.dataset import StreamingDataset
 from headrace.streaming.foreign_states import check_ours
 
 __all__ = ["StreamingDataLoader"]
+
+_log = logging.getLogger("headrace")
 
 _PARAMETERS = inspect.signature(torch.utils.data.DataLoader.__init__)
 _ORDERS = ("shuffle", "sampler", "batch_sampler")
@@ -53,15 +57,16 @@ class StreamingDataLoader(torch.utils.data.DataLoader[Any]):
     yours gets []. Samples one by one are padded, since half of the ranks cannot get none.
 
     `for batch in loader` serves one epoch; the next `for` the next one. One that is broken off and a new one start the
-    epoch over. `load_state_dict()` sets where the next `iter()` begins, with any number of ranks and workers, and an
-    iterator from before then raises ClosedError.
+    epoch over; a new loader over the same dataset begins the epoch behind it. `load_state_dict()` sets where the next
+    `iter()` begins, with any number of ranks and workers, and an iterator from before then raises ClosedError.
 
     Over any other dataset it is torch's DataLoader, whose state is None.
     """
 
     def __init__(self, dataset: Any, *args: Any, pad: bool = False, **kwargs: Any) -> None:
-        self._streams = hasattr(dataset, "as_view") and hasattr(dataset, "world")
+        self._streams = isinstance(dataset, StreamingDataset)
         self._inner: _Inner | None = None
+        self._told = False
         self.pad = pad
         if self._streams:
             given = _PARAMETERS.bind(self, dataset, *args, **kwargs).arguments
@@ -91,6 +96,13 @@ class StreamingDataLoader(torch.utils.data.DataLoader[Any]):
         inner.deliver(self._collate(), self._parallel(), pins=self._pins())
         batches = iter(inner)
         dataset.begun_at(inner.start)
+        if not self._told and (without := inner.ranks_without_rows()):
+            self._told = True
+            _log.warning(
+                "the last step of an epoch has fewer rows than ranks: %s of %s ranks get a batch of no rows there. "
+                "drop_last=True leaves these rows out, pad=True fills the step up with the epoch's first rows",
+                *(without, inner.world.world_size),
+            )
         return batches
 
     def __enter__(self) -> Self:
@@ -140,7 +152,7 @@ class StreamingDataLoader(torch.utils.data.DataLoader[Any]):
         inner = self._opened()
         inner.load_state_dict(obj)
         dataset.taken_over()
-        dataset.begun_at(inner.start)
+        dataset.begun_at(inner.start, waits=True)
 
     def set_epoch(self, epoch: int) -> None:
         """Begin the next `iter()` at the start of this epoch. Nothing changes when it is in this epoch anyway."""
@@ -156,7 +168,9 @@ class StreamingDataLoader(torch.utils.data.DataLoader[Any]):
             rows = 1 if self.batch_size is None else self.batch_size
             pad = self.pad or self.batch_size is None
             made = _Inner(dataset.as_view(), dataset.world(), rows, drop_last=self.drop_last, pad=pad)
-            if inner is not None:
+            if inner is None:
+                made.begin_at(dataset.next_loader_at)
+            else:
                 made.go_on_from(inner)
             self._inner = inner = made
         asked = dataset.taken_over()
@@ -239,6 +253,12 @@ class _Inner(StatefulDataLoader):
     def start(self) -> Cursor:
         """Where the newest iteration began, or the next one will."""
         return self._next if self._epoch is None else self._epoch.start
+
+    def ranks_without_rows(self) -> int:
+        """How many ranks get no row in the last step of an epoch."""
+        plan, world_size = self._plan(), self.world.world_size
+        last = plan.rows(self.start.epoch) % plan.global_batch_size
+        return world_size - last if 0 < last < world_size and not (plan.drop_last or plan.pad) else 0
 
     def rows_handed_out(self) -> int:
         """Rows that this rank got in the newest iteration."""

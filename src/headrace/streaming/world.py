@@ -9,6 +9,7 @@ from headrace.loading.world import World, resolve_world
 __all__ = ["check_dealt_once", "data_parallel_world", "processes_of_accelerate"]
 
 _DATA_PARALLEL = ("dp", "dp_replicate", "dp_shard", "data_parallel", "replicate", "shard", "ddp", "fsdp", "data")
+_SAME_DATA = {"tp", "cp", "pp", "ep", "sp", "tensor_parallel", "context_parallel", "pipeline_parallel"}
 
 
 def data_parallel_world(
@@ -16,9 +17,10 @@ def data_parallel_world(
 ) -> World:
     """This process's rank among those that read different samples, and how many these are.
 
-    From device_mesh: its place in a mesh of one dimension, or in those dimensions of a larger one whose names say data
-    (dp, dp_replicate, dp_shard, replicate, shard, ddp, fsdp, data, data_parallel), as mesh["dp"] would be. Else from
-    rank and world_size, else as resolve_world() says. replication ranks in a row are one: they read the same.
+    From device_mesh: its place in a mesh of one dimension, unless its name says that all in it read the same (tp, pp,
+    cp, ...); or in those dimensions of a larger one whose names say data (dp, dp_replicate, dp_shard, replicate, shard,
+    ddp, fsdp, data, data_parallel). Else from rank and world_size, else as resolve_world() says. Of these, replication
+    ranks in a row are one: they read the same.
 
     OptionError for a mesh in which no dimension says data, OrderError where replication does not divide the ranks.
     """
@@ -40,7 +42,7 @@ def data_parallel_world(
 
 def _of_mesh(mesh: Any) -> World:
     names = tuple(mesh.mesh_dim_names or ())
-    if mesh.ndim == 1:
+    if mesh.ndim == 1 and not set(names) & _SAME_DATA:
         return World(int(mesh.get_local_rank()), int(mesh.size()))
     chosen = [number for number, name in enumerate(names) if name in _DATA_PARALLEL]
     if not chosen:

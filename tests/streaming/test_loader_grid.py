@@ -138,6 +138,19 @@ def test_a_rank_without_rows_in_the_last_step_gets_a_batch_of_no_rows(made):
         assert last["text"] == []
 
 
+@pytest.mark.parametrize(
+    ("size", "options", "told"),
+    [(9, {}, "3 of 4 ranks"), (12, {}, None), (9, {"pad": True}, None), (9, {"drop_last": True}, None)],
+)
+def test_it_is_told_once_that_ranks_get_no_rows(size, options, told, made, caplog):
+    loader = loader_of(made(size), 0, 4, 2, **options)
+    for _ in range(2):
+        ids(loader)
+    messages = [record.getMessage() for record in caplog.records]
+    assert len(messages) == (told is not None)
+    assert told is None or (told in messages[0] and "pad=True" in messages[0])
+
+
 def test_a_collate_function_of_the_users_gets_an_empty_list_where_a_rank_has_no_rows(made):
     loader = loader_of(made(9), 3, 4, 2, collate_fn=len)
     assert list(loader) == [2, 0]

@@ -38,7 +38,7 @@ class DefaultCollate(Collate):
         return "default_collate"
 
     def __call__(self, samples: Sequence[Any]) -> Any:
-        """What default_collate(samples) is, and raises."""
+        """What default_collate(samples) is, and raises; NumPy's unsigned numbers, which it refuses, keep their type."""
         if default_collate_fn_map != _KNOWN:
             return default_collate(samples)  # type: ignore[arg-type]
         return _collated(samples)

@@ -483,6 +483,31 @@ def test_the_default_limit_is_a_quarter_of_the_soft_limit_read_late(tmp_path):
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
+def test_stores_of_a_process_share_the_descriptors_it_may_have(tmp_path):
+    script = f"""
+import os
+import resource
+resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
+import numpy as np
+from headrace.store import LocalStore
+stores = [LocalStore(os.path.join({str(tmp_path)!r}, str(number)), fsync=False) for number in range(20)]
+for store in stores:
+    for number in range(70):
+        store.put(str(number), number.to_bytes(2, "little"))
+for turn in range(2):
+    for number in range(70):
+        for store in stores:  # streams that are mixed
+            (view,) = store.get_ranges(str(number), np.array([0]), np.array([2]))
+            assert view == number.to_bytes(2, "little")
+assert len(os.listdir("/proc/self/fd")) < 120
+del stores[1:], store
+for number in range(70):  # what others let go can be had again
+    stores[0].get_ranges(str(number), np.array([0]), np.array([2]))
+assert len(os.listdir("/proc/self/fd")) > 64
+"""
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+
+
 def test_more_files_than_the_process_may_open_are_read_with_the_defaults(tmp_path):
     script = f"""
 import resource

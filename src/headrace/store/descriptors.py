@@ -14,11 +14,23 @@ from headrace.errors import NotFoundError
 __all__ = ["Descriptors", "open_to_read"]
 
 
-class Descriptors:
-    """At most max_open descriptors by full path, shared by threads; more only while more are being read at once."""
+_FEWEST = 4
 
-    def __init__(self, max_open: int) -> None:
+_sharing: "weakref.WeakSet[Descriptors]" = weakref.WeakSet()
+
+
+class Descriptors:
+    """At most max_open descriptors by full path, shared by threads; more only while more are being read at once.
+
+    max_together is for all in this process that were given one: each has an equal part, as a dataset may have dozens of
+    streams. One that nobody reads lets go of nothing until it is read again.
+    """
+
+    def __init__(self, max_open: int, max_together: int | None = None) -> None:
         self.max_open = max_open
+        self._max_together = max_together
+        if max_together is not None:
+            _sharing.add(self)
         self._lock = threading.Lock()
         self._open: OrderedDict[str, _Descriptor] = OrderedDict()  # full path -> descriptor, oldest use first
         self._forgotten = 0  # how often forget() ran
@@ -52,6 +64,12 @@ class Descriptors:
         """Close all in a forked child: no thread of it reads them, and their lock may be held for ever."""
         _close_all(self._open)
 
+    @property
+    def _most(self) -> int:
+        if self._max_together is None:
+            return self.max_open
+        return min(self.max_open, max(_FEWEST, self._max_together // len(_sharing)))
+
     def _take(self, full_path: str) -> "_Descriptor":
         with self._lock:
             descriptor = self._open.get(full_path)
@@ -60,7 +78,7 @@ class Descriptors:
                 descriptor.users += 1
                 return descriptor
             # Room is made before opening, so that the process's limit is not passed even for a moment.
-            self._shrink(self.max_open - 1)
+            self._shrink(self._most - 1)
             forgotten = self._forgotten
         opened = _Descriptor(open_to_read(full_path))
         with self._lock:
@@ -79,7 +97,7 @@ class Descriptors:
             descriptor.users -= 1
             if descriptor.dropped and not descriptor.users:
                 os.close(descriptor.number)
-            self._shrink(self.max_open)
+            self._shrink(self._most)
 
     def _shrink(self, limit: int) -> None:
         excess = len(self._open) - limit

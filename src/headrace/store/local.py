@@ -40,9 +40,9 @@ class LocalStore(Store):
     root may hold `~`, be relative (to the current directory at construction) or a `file://` URL; other URLs are refused
     with ValueError. Nothing is read or created before the first use. fsync=False trades durability for speed: after a
     crash of the process all is as promised, after a power cut it may not be. mapped=False offers no view(), so that
-    readers read by position. max_open_files bounds the descriptors that
-    get_ranges keeps, and the views that readers should keep; by default a quarter of the process's soft limit, at most
-    1,024. Files whose name is `.*.tmp` are in flight and not listed; a name with a backslash cannot be addressed and is
+    readers read by position. max_open_files bounds the descriptors that get_ranges keeps, and the views that readers
+    should keep; by default all stores of a process share a quarter of its soft limit, and none has above 1,024. Files
+    whose name is `.*.tmp` are in flight and not listed; a name with a backslash cannot be addressed and is
     not listed either.
     """
 
@@ -212,14 +212,14 @@ class LocalStore(Store):
     def _file_limit(self) -> int:
         if self._max_open_files is not None:
             return self._max_open_files
-        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        return 1024 if soft == resource.RLIM_INFINITY else max(4, min(1024, soft // 4))
+        return max(4, min(1024, _descriptors_of_all_stores()))
 
     def _own_descriptors(self) -> Descriptors:
         process = os.getpid()
         descriptors = self._descriptors.get(process)
         if descriptors is None:
-            descriptors = self._descriptors.setdefault(process, Descriptors(self._file_limit()))  # atomic
+            together = _descriptors_of_all_stores() if self._max_open_files is None else None
+            descriptors = self._descriptors.setdefault(process, Descriptors(self._file_limit(), together))  # atomic
             self._abandon_inherited(process)
         return descriptors
 
@@ -301,3 +301,9 @@ class LocalWriter:
         if self._descriptor is None:
             raise ValueError(f"{self._full_path}: this writer is closed")
         return self._descriptor
+
+
+def _descriptors_of_all_stores() -> int:
+    """How many descriptors the stores of this process may keep together: a quarter of its soft limit."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return 1 << 20 if soft == resource.RLIM_INFINITY else soft // 4

@@ -1,5 +1,6 @@
 """What readers and datasets of every kind have in common: a directory that is opened, used and closed."""
 
+import multiprocessing.context
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from types import TracebackType
@@ -9,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.datasets.asynchronous import AsyncReader
-from headrace.errors import ClosedError
+from headrace.errors import ClosedError, DatasetChangedError
 from headrace.store import Store
 
 __all__ = ["PREFETCH_BYTES", "OpenFiles", "OpenShards", "ReadableStorage", "ShardDataset", "ShardReader"]
@@ -128,10 +129,19 @@ class ShardReader(_Handle[O]):
 
 
 class ShardDataset(_Handle[O], ABC):
-    """Map-style access to the contents of all shards. Opens at first use; pickles as its configuration."""
+    """Map-style access to the contents of all shards. Opens at first use; pickles as its configuration.
+
+    A process that is spawned with it, as a loader's workers are, reads the data that was open here, or is refused with
+    DatasetChangedError: what numbers mean was found out here.
+    """
+
+    _expected: str | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_opened": None}
+        state = {**self.__dict__, "_opened": None}
+        if self._opened is not None and multiprocessing.context.get_spawning_popen() is not None:
+            state["_expected"] = self._opened.fingerprint
+        return state
 
     def open(self) -> None:
         """Open the directory now rather than at first use."""
@@ -202,5 +212,9 @@ class ShardDataset(_Handle[O], ABC):
     @property
     def _required(self) -> O:
         if self._opened is None:
-            self._opened = self.storage.open_shards()
+            opened = self.storage.open_shards()
+            if self._expected not in (None, opened.fingerprint):
+                where = self.storage.reading_store.location
+                raise DatasetChangedError(where, "the process that started this one has read other data")
+            self._opened = opened
         return self._opened

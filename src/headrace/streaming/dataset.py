@@ -200,7 +200,7 @@ class StreamingDataset(ShardTables, torch.utils.data.IterableDataset[Any]):
             Reading(
                 view.locate,
                 view.base.__getitems__,
-                one=self.__getitem__ if self._is_overridden() else None,
+                one=view.base.__getitem__ if self._is_overridden() else None,
                 below=view.base,
                 rows_ahead=self.options.predownload,
                 begin_next=self._epochs.continue_at,
@@ -248,7 +248,9 @@ class StreamingDataset(ShardTables, torch.utils.data.IterableDataset[Any]):
         self.next_loader_at = cursor if waits else Cursor(cursor.epoch + 1)
 
     def close(self) -> None:
-        """Release maps and files; they are opened again when used."""
+        """Release maps and files; opened again when used, it sees what is there by then. A loader that has its order
+        from before refuses other data (DatasetChangedError): make a new one."""
+        self._view = None
         self.stored.close()
 
     def state_dict(self, num_samples: int | None = None, from_beginning: bool = True) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.errors import DatasetChangedError
 from headrace.views.protocol import Setting
 
 if TYPE_CHECKING:
@@ -15,11 +16,16 @@ __all__ = ["StreamedSamples"]
 
 
 class StreamedSamples:
-    """dataset's samples, 0..size-1: what `dataset[i]` gives, also where a subclass says what that is."""
+    """dataset's samples, 0..size-1: what `dataset[i]` gives, also where a subclass says what that is.
+
+    They are those of the data that is open now. DatasetChangedError when the dataset was closed, and opened again where
+    other data lies by then: an order of theirs would leave samples out.
+    """
 
     def __init__(self, dataset: "StreamingDataset", *, one_by_one: bool) -> None:
         self._dataset = dataset
         self._one_by_one = one_by_one
+        self._data = dataset.stored.fingerprint
 
     def __repr__(self) -> str:
         return repr(self._dataset)
@@ -28,10 +34,12 @@ class StreamedSamples:
         return self._dataset.size
 
     def __getitem__(self, item: int) -> Any:
+        self._check()
         return self._dataset[item]
 
     def __getitems__(self, items: Sequence[int] | NDArray[np.int64]) -> list[Any]:
         """The samples of a batch, in request order; repeats are allowed."""
+        self._check()
         if self._one_by_one:
             dataset = self._dataset
             return [dataset[item] for item in np.asarray(items).tolist()]
@@ -83,3 +91,8 @@ class StreamedSamples:
     def close(self) -> None:
         """Release what was opened."""
         self._dataset.close()
+
+    def _check(self) -> None:
+        if self._dataset.stored.fingerprint != self._data:
+            names = ", ".join(stream.name for stream in self._dataset.streams)
+            raise DatasetChangedError(names, "this order was made for what lay there before")

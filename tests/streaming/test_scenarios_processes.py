@@ -24,7 +24,7 @@ import pytest
 from headrace import LocalStore, MDSWriter, Stream, StreamingDataLoader, StreamingDataset
 from headrace.errors import OptionError, WorkerError
 from loading.samples import hurried, misbehave
-from streaming.scenes import forked, joined
+from streaming.scenes import forked, joined, waited_for
 from streaming.written import numbers_of, write_numbers
 
 TESTS = Path(__file__).parents[1]
@@ -308,6 +308,39 @@ def test_a_failing_worker_is_named_with_its_samples_and_the_loader_goes_on(how, 
         dataset.mended.touch()
         assert numbers_of(loader) == list(range(COUNT))  # the loop that broke starts over
     assert multiprocessing.active_children() == []
+
+
+class WaitsForItsParentsEnd:
+    """A worker_init_fn that tells its worker's process, and ends once the one that started it is gone."""
+
+    def __init__(self, told):
+        self.told = told
+
+    def __call__(self, worker):
+        parent = os.getppid()
+        (self.told / str(os.getpid())).touch()
+        assert waited_for(lambda: os.getppid() != parent, 60)
+
+
+def iterate(folder, told, method):
+    loader = StreamingDataLoader(
+        StreamingDataset(local=folder),
+        batch_size=4,
+        num_workers=2,
+        multiprocessing_context=method,
+        worker_init_fn=WaitsForItsParentsEnd(told),
+    )
+    next(iter(loader))
+
+
+@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
+def test_workers_whose_main_process_is_killed_as_they_begin_do_not_stay(method, folder, tmp_path):
+    rank = forked(iterate, folder, tmp_path, method)
+    assert waited_for(lambda: len(list(tmp_path.iterdir())) == 2, 60)
+    rank.kill()
+    rank.join(10)
+    workers = [Path("/proc", path.name) for path in tmp_path.iterdir()]
+    assert waited_for(lambda: not any(worker.exists() for worker in workers), 20)
 
 
 # O31: many shards

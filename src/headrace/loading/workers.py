@@ -7,8 +7,9 @@ torch says of a worker that died or keeps us waiting is completed here: which wo
 import copy
 import logging
 import multiprocessing
+import os
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from multiprocessing.connection import wait
@@ -100,6 +101,22 @@ class _Flag:
         return bool(self._is_set.value)
 
 
+@dataclass(frozen=True)
+class _Beginning:
+    """What a worker does first. torch's ends when its parent is another one than it was as it began to wait for work:
+    one whose main process was killed before that would wait for ever."""
+
+    worker_init_fn: Callable[[int], None] | None
+    is_child: bool  # of the main process, and not of a fork server, which ends with that
+
+    def __call__(self, worker: int) -> None:
+        if self.worker_init_fn is not None:
+            self.worker_init_fn(worker)
+        main = multiprocessing.parent_process()
+        if self.is_child and main is not None and os.getppid() != main.pid:
+            os._exit(1)  # there is nobody to tell
+
+
 def _without_locked_events(context: Any) -> Any:
     """The context, or that of this start method, with _Flag for its events; None is the start method in use."""
     if context is None or isinstance(context, str):
@@ -134,7 +151,9 @@ class WorkerPool:
         self._keep: bool = options["persistent_workers"]
         self._timeout_s: float = options["timeout"]
         options["timeout"] = min(self._timeout_s, _LOOK_S)
-        options["multiprocessing_context"] = _without_locked_events(options["multiprocessing_context"])
+        context = options["multiprocessing_context"] = _without_locked_events(options["multiprocessing_context"])
+        is_child = isinstance(context, BaseContext) and context.get_start_method() != "forkserver"
+        options["worker_init_fn"] = _Beginning(options.get("worker_init_fn"), is_child)
         self._loader: Any = torch.utils.data.DataLoader(
             WorkerDataset(make, skipped), batch_sampler=sampler, collate_fn=_as_is, generator=self._generator, **options
         )

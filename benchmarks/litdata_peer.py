@@ -4,7 +4,7 @@ input says.
     python litdata_peer.py FOLDER      with letters.txt and texts.npy, as streaming_sources.py saves them
 
 Requests and answers are lines of JSON. "do" is one of
-- "write": directory; answers with the number of samples
+- "write": directory, chunk_bytes; answers with the number of samples
 - "load": directory, batch_size, workers, skipped; one epoch, answers with the seconds a sample after so many batches
 - "checksum": directory; of all samples, whatever their order
 """
@@ -39,13 +39,13 @@ class Answers:
         self.folder = folder
         self.datasets: dict[str, Any] = {}
 
-    def write(self, directory: str) -> int:
+    def write(self, directory: str, chunk_bytes: str) -> int:
         count = len(np.load(self.folder / "texts.npy"))
         optimize(
             functools.partial(texts, folder=str(self.folder)),
             inputs=[(begin, min(begin + PART, count)) for begin in range(0, count, PART)],
             output_dir=directory,
-            chunk_bytes="64MB",
+            chunk_bytes=chunk_bytes,
             num_workers=1,
             reorder_files=False,
             verbose=False,

@@ -97,6 +97,7 @@ class ShardFolder:
         self.folder = folder
         self._formats = formats
         self._files: dict[str, tuple[int, DatasetFile]] = {}  # of shards that were asked for; others take no memory
+        self._names: dict[int, tuple[str, ...]] = {}  # of those that were expected: they are so again and again
         self.source = Source(
             folder.store,
             folder.content,
@@ -130,7 +131,8 @@ class ShardFolder:
     def prefetch(self, numbers: list[int], budget_bytes: int) -> None:
         """Have the files of these shards fetched in this order, where copies are kept."""
         if self.source.keeps_copies:
-            names = [raw.basename for number in numbers for raw, _ in stored_files(self._known(number))]
+            known = self._names
+            names = [name for number in numbers for name in known.get(number) or self._names_of(number)]
             self.source.prefetch(names, budget_bytes)
 
     def load(self, number: int, damaged: Damaged, *, compared: bool, whole: bool = False) -> LoadedShard:
@@ -147,6 +149,10 @@ class ShardFolder:
         if not self.source.is_remote:
             self.source.check((0,))
         return loaded
+
+    def _names_of(self, number: int) -> tuple[str, ...]:
+        names = self._names[number] = tuple(raw.basename for raw, _ in stored_files(self._known(number)))
+        return names
 
     def _known(self, number: int) -> ShardEntry:
         entry = self.folder.index.entry(number)

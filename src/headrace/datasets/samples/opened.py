@@ -73,6 +73,7 @@ class OpenSamples:
         self._lock = threading.Lock()
         self._turns: dict[int, threading.Lock] = {}
         self._shards: dict[int, LoadedShard] = {}
+        self._mapped: set[int] = set()  # those of them that are not read by ranges
         self._memory_bytes = 0
         self._process = os.getpid()  # last: another thread that finds it set takes the lock, which must be the new one
 
@@ -126,8 +127,7 @@ class OpenSamples:
 
     def _are_mapped(self, shards: Int64s) -> bool:
         """Whether all these shards are open, and none is read by ranges: then nothing is a round trip."""
-        opened = [self._shards.get(shard) for shard in set(shards.tolist())]
-        return all(loaded is not None and loaded.file is None for loaded in opened)
+        return self._mapped.issuperset(shards.tolist())
 
     def _samples_together(self, shards: Int64s, numbers: Int64s) -> list[dict[str, object]]:
         """The samples with these numbers in these shards; what are round trips is asked for at the same time."""
@@ -268,8 +268,12 @@ class OpenSamples:
             len(self._shards) >= self._most_shards
             or (opened.memory_bytes and self._memory_bytes + opened.memory_bytes > self._most_bytes)
         ):
-            self._memory_bytes -= self._shards.pop(next(iter(self._shards))).memory_bytes
+            oldest = next(iter(self._shards))
+            self._mapped.discard(oldest)
+            self._memory_bytes -= self._shards.pop(oldest).memory_bytes
         self._shards[shard] = opened
+        if opened.file is None:
+            self._mapped.add(shard)
         self._memory_bytes += opened.memory_bytes
         return opened
 

@@ -86,7 +86,7 @@ def main(options):
                 rows = [row for some in everybodys for row in some]
                 assert len(set(rows)) == len(rows), f"step {step + 1}: a row is with two ranks"
                 step += 1
-                write(step=step, ids=ids, **({"state": loader.state_dict()} if rank == 0 else {}))
+                write(step=step, ids=ids, **({"all": everybodys, "state": loader.state_dict()} if rank == 0 else {}))
                 if step == options.steps:
                     break
                 time.sleep(options.pause_s)

@@ -438,6 +438,16 @@ def test_a_url_is_no_local_directory_and_no_folder_of_that_name_is_made(local, t
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("local", ["file", "file/below", "dangling", "dangling/below"])
+def test_a_cache_in_what_is_no_directory_is_refused_when_it_is_asked_for(local, tmp_path):
+    (tmp_path / "file").touch()
+    (tmp_path / "dangling").symlink_to("nowhere")
+    for origin in (tmp_path / "data", "s3://bucket/data", MemoryStore(flat=True)):
+        with pytest.raises(OptionError, match="directory") as raised:
+            StreamingDataset(remote=origin, local=tmp_path / local)
+        assert raised.value.option == "local"
+
+
 @pytest.mark.parametrize(
     "url", ["s3://", "azure-dl://container/data", "nothing://host/data", "https://host/?sig=geheim"]
 )

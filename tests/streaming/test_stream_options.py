@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from headrace import MemoryStore
+from headrace import MemoryStore, StreamingDataset
 from headrace.errors import OptionError
 from headrace.streaming.options import Settings, number_abbrev_to_int, size_in_bytes
 from headrace.streaming.stream import Stream
@@ -314,6 +314,22 @@ def test_a_stream_shows_no_secrets(remote, shown):
     stream = Stream(remote=remote, split="train", repeat=2)
     assert stream.name == f"{shown}/train"
     assert repr(stream) == f"Stream(remote={shown!r}, split='train', repeat=2)"
+
+
+@pytest.mark.parametrize("url", ["https://user:geheim@host/data", "s3://bucket/data?sig=geheim"])
+def test_no_refusal_of_a_url_in_the_wrong_place_shows_secrets(url):
+    streams = [Stream(local="/data")]
+    for given in (
+        {"streams": streams, "remote": url},
+        {"streams": streams, "local": url},
+        {"streams": [url]},
+        {"streams": url},
+        {"local": url},
+        {"local": "/data", "split": url},
+    ):
+        with pytest.raises((OptionError, TypeError)) as raised:
+            StreamingDataset(**given)
+        assert "geheim" not in f"{raised.value}{raised.value!r}{vars(raised.value)}"
 
 
 def test_a_stream_pickles():

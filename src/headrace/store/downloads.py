@@ -174,7 +174,7 @@ class Downloads:
         if all(evict(self.folder, 1 << 62, at_least=num_bytes) is None for num_bytes in (max(1, size), 1)):
             full = StoreError(
                 f"{self.folder.directory}: {os.strerror(error.errno or 0)}, and the cache has nothing to remove; "
-                f"{wanted.where()} needs {size:,} bytes: free some space, or set limit_bytes to what the disk can hold"
+                f"{wanted.where()} needs {size:,} bytes: free some space, or set its limit to what the disk can hold"
             )
             full.errno = error.errno
             raise full from error

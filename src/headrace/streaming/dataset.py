@@ -18,7 +18,7 @@ from headrace.streaming.options import Settings
 from headrace.streaming.places import check_hashes, opened_stores
 from headrace.streaming.samples import StreamedSamples
 from headrace.streaming.shard_tables import ShardTables
-from headrace.streaming.stream import Stream
+from headrace.streaming.stream import Stream, without_secrets
 from headrace.streaming.view import StreamedView
 from headrace.streaming.world import check_dealt_once, data_parallel_world, processes_of_accelerate
 from headrace.views.options import whole_number
@@ -115,9 +115,9 @@ class StreamingDataset(ShardTables, torch.utils.data.IterableDataset[Any]):
         if streams is None:
             streams = [Stream(remote=remote, local=local)]
         elif remote is not None or local is not None:
-            raise OptionError(
-                "remote" if local is None else "local", remote or local, "None beside streams, which have their own"
-            )
+            option, given = ("local", local) if remote is None else ("remote", remote)
+            given = without_secrets(given) if isinstance(given, str) else given
+            raise OptionError(option, given, "None beside streams, which have their own")
         self.streams = [
             stream.with_defaults(
                 split=split,
@@ -350,9 +350,11 @@ class StreamingDataset(ShardTables, torch.utils.data.IterableDataset[Any]):
 def _checked(streams: Sequence[Stream]) -> list[Stream]:
     if isinstance(streams, Stream | str) or not isinstance(streams, Sequence):
         raise TypeError(f"streams must be a list of Stream objects, not {type(streams).__name__}")
-    for stream in streams:
-        if not isinstance(stream, Stream):
-            raise TypeError(f"streams must be a list of Stream objects, and {stream!r} is none")
+    for number, stream in enumerate(streams):
+        if not isinstance(stream, Stream):  # a text may be a URL with a password
+            raise TypeError(
+                f"streams must be a list of Stream objects, and streams[{number}] is {type(stream).__name__}"
+            )
     if not streams:
         raise OptionError("streams", [], "one stream at least, or None beside remote or local")
     return list(streams)

@@ -46,12 +46,12 @@ def _place(stream: Stream) -> _Place:
         assert local is not None  # Stream refuses to have neither
         return _Place(_split(_directory(local, "local"), stream), None)
     if isinstance(remote, Store):
-        return _Place(_split(remote, stream), None if local is None else _directory(local, "local").root)
+        return _Place(_split(remote, stream), None if local is None else _cache_at(local))
     if has_scheme(remote):
         store = _split(_opened(str(remote), stream), stream)
-        return _Place(store, _own_folder(str(remote)) if local is None else _directory(local, "local").root)
+        return _Place(store, _own_folder(str(remote)) if local is None else _cache_at(local))
     directory = _directory(remote, "remote")
-    cache = None if local is None else _directory(local, "local").root
+    cache = None if local is None else _cache_at(local)
     if cache is not None and os.path.realpath(cache) == os.path.realpath(directory.root):
         cache = None
     return _Place(_split(directory, stream), cache)
@@ -62,6 +62,17 @@ def _directory(place: str | Path, option: str) -> LocalStore:
         return LocalStore(place)
     except ValueError as error:
         raise OptionError(option, str(place), f"a directory ({error})") from None
+
+
+def _cache_at(local: str | Path) -> Path:
+    """The directory for a cache, which may be made later; OptionError where something else is in its way."""
+    root = _directory(local, "local").root
+    there = next(place for place in (root, *root.parents) if os.path.lexists(place))
+    if os.path.exists(there) and not os.path.isdir(there):
+        raise OptionError("local", str(local), f"a directory for the cache, and {there} is a file")
+    if not os.path.exists(there):
+        raise OptionError("local", str(local), f"a directory for the cache, and {there} is a link to nothing")
+    return root
 
 
 def _opened(url: str, stream: Stream) -> Store:

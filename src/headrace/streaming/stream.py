@@ -11,7 +11,7 @@ from headrace.planning.stream_portions import Portion
 from headrace.store import Store, checked_path, has_scheme
 from headrace.views.options import whole_number
 
-__all__ = ["Stream"]
+__all__ = ["Stream", "without_secrets"]
 
 T = TypeVar("T")
 
@@ -111,7 +111,7 @@ class Stream:
     def name(self) -> str:
         """Where the dataset lies, for messages: without keys and passwords."""
         place = self.local if self.remote is None else self.remote
-        shown = place.location if isinstance(place, Store) else _without_secrets(str(place))
+        shown = place.location if isinstance(place, Store) else without_secrets(str(place))
         return f"{shown.rstrip('/')}/{self.split}" if self.split else shown
 
     def __repr__(self) -> str:
@@ -120,7 +120,7 @@ class Stream:
         if isinstance(self.remote, Store):
             given = {"remote": self.remote.location, **given}
         elif self.remote is not None:
-            given = {"remote": _without_secrets(str(self.remote)), **given}
+            given = {"remote": without_secrets(str(self.remote)), **given}
         texts = (f"{name}={str(value) if isinstance(value, Path) else value!r}" for name, value in given.items())
         return f"{type(self).__name__}({', '.join(t for t in texts if not t.endswith('=None'))})"
 
@@ -139,7 +139,7 @@ def _checked_local(local: str | Path | None) -> str | Path | None:
     if not isinstance(local, str | Path | None):
         raise TypeError(f"local must be a directory, or None, not {type(local).__name__}; a Store goes into remote")
     if local is not None and has_scheme(local):
-        raise OptionError("local", _without_secrets(str(local)), "a directory of this machine; a URL goes into remote")
+        raise OptionError("local", without_secrets(str(local)), "a directory of this machine; a URL goes into remote")
     return None if local == "" else local
 
 
@@ -151,7 +151,9 @@ def _checked_split(split: str | None) -> str | None:
     try:
         return checked_path(split.rstrip("/"))
     except PathOutsideRootError:
-        raise OptionError("split", split, "a folder in the stream's remote or local, such as 'train'") from None
+        raise OptionError(
+            "split", without_secrets(split), "a folder in the stream's remote or local, such as 'train'"
+        ) from None
 
 
 def _checked_timeout(timeout_s: float | None) -> float | None:
@@ -164,7 +166,7 @@ def _checked_timeout(timeout_s: float | None) -> float | None:
     return min(float(timeout_s), _LONGEST_S)
 
 
-def _without_secrets(place: str) -> str:
+def without_secrets(place: str) -> str:
     """A path as it is; a URL without what may be a password, and without what follows a question mark."""
     match = _AUTHORITY.fullmatch(place) if has_scheme(place) else None
     if match is None:

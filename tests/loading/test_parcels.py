@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from headrace import StatefulDataLoader
-from headrace.loading.parcels import SMALL_BYTES, Parcel
+from headrace.loading.parcels import SMALL_BYTES, Parcel, needs_no_parcel
 
 LARGE = SMALL_BYTES // 4 + 1  # of float32 or int32
 Pair = namedtuple("Pair", "left right")
@@ -155,3 +155,37 @@ def test_workers_send_a_batch_of_many_tensors_with_one_file_descriptor():
         assert len(os.listdir("/proc/self/fd")) - before <= 6
     assert [batch[-1].tolist() for batch in kept] == np.arange(24).reshape(6, 4).tolist()
     assert all(int(batch[number][-1]) == number for batch in kept for number in range(10))
+
+
+class Shout(str):
+    """A text that somebody else has to know how to pickle."""
+
+
+@pytest.mark.parametrize(
+    "batch", [[], ["a", ""], {}, {"text": ["a", "\ud800"], "id": [1, None]}, {0: [b"x", 0.5, True], None: []}], ids=str
+)
+def test_lists_of_text_and_numbers_are_sent_without_a_parcel(batch):
+    assert needs_no_parcel(batch)
+    assert ForkingPickler.loads(ForkingPickler.dumps(batch)) == batch
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        "a",
+        None,
+        torch.zeros(1),
+        [torch.zeros(1)],
+        {"ids": torch.zeros(1), "text": ["a"]},
+        {"text": [["a"]]},
+        {"text": ("a",)},
+        {"text": [Shout("a")]},
+        {Shout("text"): ["a"]},
+        {"text": [lambda: 0]},
+        OrderedDict(text=["a"]),
+        np.zeros(1),
+    ],
+    ids=repr,
+)
+def test_all_other_batches_are_sent_in_one(batch):
+    assert not needs_no_parcel(batch)

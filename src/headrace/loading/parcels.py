@@ -17,10 +17,12 @@ from typing import Any, ClassVar
 
 import torch
 
-__all__ = ["Parcel"]
+__all__ = ["Parcel", "needs_no_parcel"]
 
 SMALL_BYTES = 16 * 1024  # as much is copied faster than it is shared
 ALIGNED_BYTES = 64
+
+_ALONE = frozenset({str, bytes, int, float, bool, type(None)})
 
 # Types that NumPy has, sent by their places here: by name one is looked up for each tensor, in both processes.
 _DTYPES = (
@@ -28,6 +30,16 @@ _DTYPES = (
     *(torch.int64, torch.float16, torch.float32, torch.float64, torch.complex64, torch.complex128),
 )
 _CODES: dict[torch.dtype, int] = {dtype: code for code, dtype in enumerate(_DTYPES)}
+
+
+def needs_no_parcel(batch: Any) -> bool:
+    """Whether it is lists of text or numbers, by name or one alone: nothing to share, and pickling it cannot fail."""
+    if type(batch) is not dict:
+        return type(batch) is list and _ALONE.issuperset(map(type, batch))
+    # No deeper: of what is nested a look at all of it could cost more than it saves.
+    return _ALONE.issuperset(map(type, batch)) and all(
+        type(column) is list and _ALONE.issuperset(map(type, column)) for column in batch.values()
+    )
 
 
 class Parcel:

@@ -25,7 +25,7 @@ from torch.utils.data._utils import signal_handling
 
 from headrace.errors import WorkerError
 from headrace.loading.batches import BatchMaker
-from headrace.loading.parcels import Parcel
+from headrace.loading.parcels import Parcel, needs_no_parcel
 from headrace.loading.sampler import ElasticBatchSampler
 from headrace.planning import Cursor, derive_seed
 from headrace.views.skipping import Skipped, SkippedItems
@@ -60,7 +60,8 @@ class Reported(NamedTuple):
 
 
 class WorkerDataset(torch.utils.data.Dataset[Any]):
-    """What a worker holds: an item of it is a whole batch, or one Reported, in a Parcel, or the Failure met instead."""
+    """What a worker holds: an item of it is a whole batch, or one Reported, in a Parcel if need be, or the Failure met
+    instead."""
 
     def __init__(self, make: BatchMaker, skipped: SkippedItems | None = None) -> None:
         self._make = make
@@ -71,7 +72,8 @@ class WorkerDataset(torch.utils.data.Dataset[Any]):
         try:
             # torch sends from a thread whose errors nobody hears: the batch would be waited for in vain. So it is made
             # ready here, where one that cannot be pickled, or no memory left to share, is an error like any other.
-            return Parcel(self._made(np.asarray(items, np.int64)))
+            batch = self._made(np.asarray(items, np.int64))
+            return batch if needs_no_parcel(batch) else Parcel(batch)
         except Exception as error:
             return Failure(type(error).__name__, _text(error), self._make.named(items), traceback.format_exc())
 

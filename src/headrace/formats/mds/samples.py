@@ -78,11 +78,31 @@ class SampleColumns:
         """
         selected = set(selected_names(columns, self.names))
         wanted = [found.decode if name in selected else None for name, found in self._pairs()]
+        if len(self.names) == 1 and self._sizes_head.size + self._fixed_bytes:
+            return self._single_decoder(wanted[0])
         # With one column of varying size at most, every column has its place, from the begin or from the end.
         return self._placed_decoder(wanted) if self.sizes.count(None) <= 1 else self._variable_decoder(wanted)
 
     def _pairs(self) -> Iterable[tuple[str, Encoding]]:
         return zip(self.names, self._encodings, strict=True)
+
+    def _single_decoder(self, decode: Any) -> Decode:
+        """The shortest way, for samples of one column that takes bytes: no loop, and one slice."""
+        [name], head_bytes, fixed_bytes = self.names, self._sizes_head.size, self._fixed_bytes
+        unpack_size = self._sizes_head.unpack_from if head_bytes else None
+
+        def decode_single(data: memoryview, begin: int, end: int) -> dict[str, Any]:
+            claimed = head_bytes + fixed_bytes
+            if unpack_size is not None and end - begin >= head_bytes:
+                claimed += unpack_size(data, begin)[0]
+            if end - begin != claimed:
+                raise ValueError(f"it has {end - begin} bytes, but its columns claim {claimed}")
+            try:
+                return {name: decode(data[begin + head_bytes : end])}
+            except ValueError as error:
+                raise ValueError(f"column {name!r}: {error}") from error
+
+        return decode_single
 
     def _placed_decoder(self, wanted: Sequence[Any]) -> Decode:
         head_bytes = self._sizes_head.size

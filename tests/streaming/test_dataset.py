@@ -10,6 +10,7 @@ import pytest
 import torch.utils.data
 
 from headrace import (
+    MDSWriter,
     MemoryStore,
     ShuffledDataset,
     StatefulDataLoader,
@@ -418,3 +419,24 @@ def test_batches_of_one_stream_a_device_go_on_with_as_many_devices_only(folders)
 
     with pytest.raises(StateMismatchError, match="devices"):
         dataset(2).load_state_dict(dataset(4).state_dict(12))
+
+
+def test_streams_may_have_different_columns_where_no_batch_loses_any(tmp_path):
+    with MDSWriter(out=str(tmp_path / "a"), columns={"text": "str"}) as out:
+        for number in range(12):
+            out.write({"text": str(number)})
+    with MDSWriter(out=str(tmp_path / "b"), columns={"text": "str", "label": "int"}) as out:
+        for number in range(12, 24):
+            out.write({"text": str(number), "label": number})
+    both = {"streams": [Stream(local=tmp_path / "a"), Stream(local=tmp_path / "b")], "batch_size": 4, "shuffle": True}
+    dataset = StreamingDataset(**both)
+    assert dataset[3] == {"text": "3"}
+    assert dataset[20] == {"text": "20", "label": 20}
+    assert sorted(int(sample["text"]) for sample in dataset) == list(range(24))
+    with StreamingDataLoader(dataset) as loader, pytest.raises(ValueError, match="per_stream"):
+        list(loader)
+    with StreamingDataLoader(dataset, collate_fn=list) as loader:
+        assert sum(map(len, loader)) == 24
+    with StreamingDataLoader(StreamingDataset(**both, batching_method="per_stream")) as loader:
+        batches = list(loader)
+    assert sorted(tuple(batch) for batch in batches) == [("label", "text")] * 3 + [("text",)] * 3

@@ -38,7 +38,10 @@ class DefaultCollate(Collate):
         return "default_collate"
 
     def __call__(self, samples: Sequence[Any]) -> Any:
-        """What default_collate(samples) is, and raises; NumPy's unsigned numbers, which it refuses, keep their type."""
+        """What default_collate(samples) is, and raises; NumPy's unsigned numbers, that it refuses, keep their type.
+
+        ValueError for dicts with different keys, of which it would lose some.
+        """
         if default_collate_fn_map != _KNOWN:
             return default_collate(samples)  # type: ignore[arg-type]
         return _collated(samples)
@@ -64,6 +67,9 @@ def _collated(values: Sequence[Any]) -> Any:
     first = values[0]
     kind = type(first)
     if kind is dict:
+        for sample in values:
+            if type(sample) is dict and sample.keys() != first.keys():
+                raise _other_columns(first, sample)
         return {key: _collated([sample[key] for sample in values]) for key in first}
     if kind is tuple or kind is list:
         if all(len(value) == len(first) for value in values):
@@ -81,6 +87,14 @@ def _collated(values: Sequence[Any]) -> Any:
         if array is not None:
             return torch.from_numpy(array)
     return default_collate(values)  # type: ignore[arg-type]
+
+
+def _other_columns(first: Mapping[Any, Any], other: Mapping[Any, Any]) -> ValueError:
+    return ValueError(
+        f"a batch has samples with the columns {list(first)} and {list(other)}: torch's default_collate would drop "
+        "what the first one has not. Pass a collate_fn that knows what to do, or let each batch be of one stream "
+        "(batching_method='per_stream')"
+    )
 
 
 def _are_alike(arrays: Sequence[Any], first: Any) -> bool:

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import torch.utils.data
 
-from headrace.datasets.samples.dataset import SampleDataset
 from headrace.errors import OptionError
 from headrace.loading.order import order_settings, restored
 from headrace.loading.world import World
@@ -16,7 +15,7 @@ from headrace.streaming.foreign_states import check_ours
 from headrace.streaming.iteration import Reading, RowIterator, Share
 from headrace.streaming.options import Settings
 from headrace.streaming.places import check_hashes, opened_stores
-from headrace.streaming.samples import StreamedSamples
+from headrace.streaming.samples import StoredSamples, StreamedSamples
 from headrace.streaming.shard_tables import ShardTables
 from headrace.streaming.stream import Stream, without_secrets
 from headrace.streaming.view import StreamedView
@@ -132,7 +131,7 @@ class StreamingDataset(ShardTables, torch.utils.data.IterableDataset[Any]):
         if rank is not None or world_size is not None:
             data_parallel_world(rank, world_size, replication=self.options.replication)
         self.batch_size = self.options.batch_size
-        self.stored = SampleDataset(
+        self.stored = StoredSamples(
             opened_stores(self.streams, self.options.cache_limit), allow_unsafe_types=self.options.allow_unsafe_types
         )
         self._epochs = EpochRecord()

@@ -1,18 +1,26 @@
 """The samples of a StreamingDataset by number, as other datasets are: what its view and all loaders read."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.datasets.samples.dataset import SampleDataset
 from headrace.errors import DatasetChangedError
 from headrace.views.protocol import Setting
 
 if TYPE_CHECKING:
     from headrace.streaming.dataset import StreamingDataset
 
-__all__ = ["StreamedSamples"]
+__all__ = ["StoredSamples", "StreamedSamples"]
+
+
+class StoredSamples(SampleDataset):
+    """The samples of all streams as they are stored. Streams may have different columns: batches may be of one stream
+    each, and the default collate function refuses those in which a column would be lost."""
+
+    same_columns: ClassVar[bool] = False
 
 
 class StreamedSamples:

@@ -3,7 +3,7 @@
 import operator
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,6 +50,8 @@ class SampleDataset(ShardDataset[OpenSamples]):
     with shard and sample, where a file is not what the index says; DatasetChangedError where the index was replaced.
     """
 
+    same_columns: ClassVar[bool] = True  # else whoever makes batches must know what to do with samples that differ
+
     def __init__(
         self,
         directory: Place | Sequence[Place],
@@ -70,7 +72,12 @@ class SampleDataset(ShardDataset[OpenSamples]):
         self._columns = None if columns is None else tuple(columns)
         if isinstance(columns, str) or self._columns == ():
             raise OptionError("columns", columns, "a list of column names, or None for all")
-        formats = SampleFormats(self._columns, tuple(encodings), allow_unsafe_types=allow_unsafe_types)
+        formats = SampleFormats(
+            self._columns,
+            tuple(encodings),
+            allow_unsafe_types=allow_unsafe_types,
+            same_columns=self.same_columns,
+        )
         stores = [_split_store(place, split) for place in places]
         reading = _Reading(verify, decompressed_bytes, checked_access(access))
         super().__init__(_SampleFolders(stores, formats, reading))

@@ -30,9 +30,15 @@ class SampleFormats:
     """
 
     def __init__(
-        self, columns: Sequence[str] | None, encodings: Sequence[Encoding], *, allow_unsafe_types: bool
+        self,
+        columns: Sequence[str] | None,
+        encodings: Sequence[Encoding],
+        *,
+        allow_unsafe_types: bool,
+        same_columns: bool = True,
     ) -> None:
         self._columns = columns
+        self._same_columns = same_columns
         for own in encodings:
             if not isinstance(own, Encoding):
                 raise OptionError("encodings", encodings, "Encodings: objects with name, size, encode and decode")
@@ -48,7 +54,8 @@ class SampleFormats:
         """How this shard is read. where names the index.
 
         ManifestError for a schema that makes no sense, OptionError for a column that is not there, UnsafeDataError for
-        pickles without the caller's word, SchemaMismatchError where a shard has other columns than another one.
+        pickles without the caller's word, SchemaMismatchError where a shard has other columns than another one, and all
+        must have the same.
         """
         key = schema_of(entry), entry.column_sizes if isinstance(entry, MdsEntry) else None
         if key not in self._known:
@@ -62,7 +69,9 @@ class SampleFormats:
             raise ManifestError(where, f"its columns cannot be read: {error}") from None
         names = tuple(columns_of(entry))
         self._first = self._first or names
-        if self._columns is None and names != self._first:  # a batch of such samples would be none
+        if (
+            self._same_columns and self._columns is None and names != self._first
+        ):  # a batch of such samples would be none
             raise SchemaMismatchError(
                 where, "shards with the columns", names, self._first, "pass columns=[...] with those that all have"
             )

@@ -5,7 +5,8 @@ input says.
 
 Requests and answers are lines of JSON. "do" is one of
 - "write": directory, chunk_bytes; answers with the number of samples
-- "load": directory, batch_size, workers, skipped; one epoch, answers with the seconds a sample after so many batches
+- "load": directory, batch_size, workers, skipped, batch_count; answers with the seconds a sample of so many batches,
+  after those that are skipped, and with the processor time of all processes
 - "checksum": directory; of all samples, whatever their order
 """
 
@@ -22,6 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 from litdata import StreamingDataLoader, StreamingDataset, optimize
+from worker_time import all_seconds
 
 PART = 512  # samples that are written by one call
 
@@ -53,7 +55,7 @@ class Answers:
         )
         return count
 
-    def load(self, directory: str, batch_size: int, workers: int, skipped: int) -> list[float]:
+    def load(self, directory: str, batch_size: int, workers: int, skipped: int, batch_count: int) -> list[float]:
         if directory not in self.datasets:
             self.datasets[directory] = StreamingDataset(directory, shuffle=True, drop_last=False)
         loader = StreamingDataLoader(
@@ -62,10 +64,10 @@ class Answers:
         batches = iter(loader)
         for _ in range(skipped):
             next(batches)
-        begin, begin_cpu, count = time.perf_counter(), time.process_time(), 0
-        for batch in batches:
-            count += len(batch["text"])
-        return [(time.perf_counter() - begin) / count, (time.process_time() - begin_cpu) / count]
+        begin, begin_cpu, count = time.perf_counter(), all_seconds(), 0
+        for _ in range(batch_count):
+            count += len(next(batches)["text"])
+        return [(time.perf_counter() - begin) / count, (all_seconds() - begin_cpu) / count]
 
     def checksum(self, directory: str) -> list[int]:
         dataset = StreamingDataset(directory, shuffle=True, drop_last=False)

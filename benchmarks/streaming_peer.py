@@ -5,7 +5,8 @@ standard input says.
 
 Requests and answers are lines of JSON. All have "directory"; "do" is one of
 - "iterate": batch_size, predownload; one shuffled epoch, answers with the seconds a sample
-- "load": batch_size, workers, skipped; one epoch, answers with the seconds a sample after so many batches
+- "load": batch_size, workers, skipped, batch_count; answers with the seconds a sample of so many batches, after
+  those that are skipped, and with the processor time of all processes
 - "first": batch_size, times; from the constructor to the first batch so often, answers with the seconds
 - "checksum": column; of all samples, whatever their order
 - "resume": samples; answers with the seconds from the constructor to the first sample after half an epoch, and the
@@ -25,6 +26,7 @@ os.environ["TMPDIR"] = sys.argv[1]
 
 import torch
 from streaming.base.util import clean_stale_shared_memory
+from worker_time import all_seconds
 
 from streaming import StreamingDataLoader, StreamingDataset
 
@@ -52,15 +54,15 @@ class Answers:
             count += 1
         return [(time.perf_counter() - begin) / count, (time.process_time() - begin_cpu) / count]
 
-    def load(self, directory: str, batch_size: int, workers: int, skipped: int) -> list[float]:
+    def load(self, directory: str, batch_size: int, workers: int, skipped: int, batch_count: int) -> list[float]:
         dataset = self.opened(directory, batch_size)
         batches = iter(StreamingDataLoader(dataset, batch_size=batch_size, num_workers=workers))
         for _ in range(skipped):
             next(batches)
-        begin, begin_cpu, count = time.perf_counter(), time.process_time(), 0
-        for batch in batches:
-            count += len(batch["text"])
-        return [(time.perf_counter() - begin) / count, (time.process_time() - begin_cpu) / count]
+        begin, begin_cpu, count = time.perf_counter(), all_seconds(), 0
+        for _ in range(batch_count):
+            count += len(next(batches)["text"])
+        return [(time.perf_counter() - begin) / count, (all_seconds() - begin_cpu) / count]
 
     def first(self, directory: str, batch_size: int, times: int) -> list[float]:
         self.datasets.clear()

@@ -97,3 +97,7 @@ if __name__ == "__main__":
     mode, folder, out = sys.argv[1:]
     seen = (lightning if mode == "lightning" else trainer)(mode, folder, out)
     Path(out, f"rank-{os.environ['RANK']}.json").write_text(json.dumps(seen))
+    if (
+        torch.distributed.is_initialized()
+    ):  # Trainer leaves it, and gloo's threads may abort a process that ends with it
+        torch.distributed.destroy_process_group()

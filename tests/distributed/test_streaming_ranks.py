@@ -167,6 +167,7 @@ KILLS = {
 }
 
 
+@pytest.mark.parametrize("remote", ["http"], indirect=True)
 def test_a_job_that_is_killed_in_ten_ways_and_moments_goes_on_at_once_with_the_same_command(remote, shared, tmp_path):
     cache = tmp_path / "cache"
     job = Job(tmp_path / "job", remote, 600, cache=cache, limit="20kb")
@@ -206,6 +207,7 @@ def test_two_then_four_ranks_then_one_go_on_with_the_same_global_batches(remote,
     job.check_leftovers(shared)
 
 
+@pytest.mark.parametrize("remote", ["http"], indirect=True)
 def test_two_jobs_on_one_cold_cache_and_then_one_that_is_killed_beside_the_other(remote, shared, tmp_path):
     cache = tmp_path / "cache"
     jobs = [Job(tmp_path / name, remote, 150, cache=cache, seed=seed) for name, seed in (("a", 7), ("b", 8))]

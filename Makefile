@@ -39,7 +39,7 @@ distributed: setup  ## torchrun with 4, then 2, then 3 ranks
 	$(BIN)/python -m pytest tests/distributed -m distributed --timeout=600
 
 slow: setup      ## the slow tests that belong to no suite of their own
-	$(BIN)/python -m pytest -m "slow and not crash and not distributed and not interop and not servers" --timeout=900
+	$(BIN)/python -m pytest -m "slow and not crash and not distributed and not interop and not servers" -n 2 --timeout=900
 
 # The peers live in environments of their own. What needs one that cannot be made is skipped aloud. GuideLoom needs
 # Python 3.13; mosaicml-streaming and d9d come without most of their dependencies (see the lists that are installed

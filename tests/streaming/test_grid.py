@@ -195,7 +195,7 @@ def test_real_worker_processes_change_nothing(order, ranks, workers, batch):
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")
 @pytest.mark.parametrize("persistent", [False, True])
 def test_real_worker_processes_change_nothing_in_more_cells(persistent):
-    for *order, ranks, workers, batch in CELLS[persistent::8111]:
+    for *order, ranks, workers, batch in CELLS[persistent::16223]:
         if workers:
             check_iterations(order, ranks, workers, batch, processes=True)
             options = {"multiprocessing_context": "fork", "persistent_workers": persistent}

@@ -185,7 +185,6 @@ def test_lists_of_text_and_numbers_are_sent_without_a_parcel(batch):
         OrderedDict(text=["a"]),
         np.zeros(1),
     ],
-    ids=repr,
 )
 def test_all_other_batches_are_sent_in_one(batch):
     assert not needs_no_parcel(batch)

@@ -23,8 +23,8 @@ test: setup      ## everything a newcomer runs
 	$(BIN)/python -m pytest -n 2
 
 check: setup     ## format, lint, types, layers
-	$(BIN)/ruff format --check .
-	$(BIN)/ruff check .
+	$(BIN)/ruff format --no-cache --check .
+	$(BIN)/ruff check --no-cache .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 

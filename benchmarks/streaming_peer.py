@@ -25,10 +25,9 @@ from typing import Any
 os.environ["TMPDIR"] = sys.argv[1]
 
 import torch
+from streaming import StreamingDataLoader, StreamingDataset
 from streaming.base.util import clean_stale_shared_memory
 from worker_time import all_seconds
-
-from streaming import StreamingDataLoader, StreamingDataset
 
 
 class Answers:

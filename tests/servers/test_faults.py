@@ -245,7 +245,7 @@ def test_a_creation_that_another_won_is_lost_after_a_failed_try_too(served):
 @pytest.fixture
 def large_file(tmp_path):
     with (tmp_path / "large").open("wb") as file:
-        for begin in range(0, 10 << 20, 1 << 16):
+        for begin in range(0, 18 << 20, 1 << 16):  # 72 MiB and a bit: up to 64 MiB may go up in one request
             file.write(np.arange(begin, begin + (1 << 16), dtype="<u4").tobytes())
         file.write(b"end")
     return tmp_path / "large"

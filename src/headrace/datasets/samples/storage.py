@@ -168,6 +168,7 @@ class SampleStorage:
         if recorded is not None and plan is not None and plan.tasks != recorded:
             raise self._replaced()
         if self.is_published():
+            self.store.remove_orphans()  # of a publisher that was killed as the index was there already
             if recorded is not None and not self._lists_only(_folder(*task) for task in enumerate(recorded)):
                 raise self._replaced()
         else:

@@ -18,8 +18,8 @@ from headrace.errors import OrderError
 from headrace.loading.world import World
 from headrace.planning import Cursor
 from headrace.streaming.iteration import Share
-from streaming.scenes import LAYOUTS, dataset_of, flat, global_batches, rows_of_a_rank, stores_of
-from streaming.written import numbers_of
+from streaming_dataset.scenes import LAYOUTS, dataset_of, flat, global_batches, rows_of_a_rank, stores_of
+from streaming_dataset.written import numbers_of
 
 SIZES = range(102)
 FEW_SIZES = [*range(12), 49, 63, 64, 65, 100, 101]

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, Subset, default_collate, get_worker_inf
 from headrace import MDSWriter, StatefulDataLoader, StreamingDataLoader, StreamingDataset
 from headrace.errors import ClosedError, OptionError, OrderError, StateError, WorkerError
 from headrace.streaming.loader import StreamingDataLoader as FromItsRoom
-from streaming.streaming_scenes import Transformed, ids, numbers
+from streaming_dataset.streaming_scenes import Transformed, ids, numbers
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,7 @@ from headrace import (
 )
 from headrace.errors import NoDatasetError, OptionError, OrderError, StateError
 from headrace.testing import FaultStore
-from streaming.written import SIZES, numbers_of, streams, write_numbers, write_streams
+from streaming_dataset.written import SIZES, numbers_of, streams, write_numbers, write_streams
 
 
 @pytest.fixture(scope="module")

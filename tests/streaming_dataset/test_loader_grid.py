@@ -7,7 +7,7 @@ import pytest
 
 from headrace import StatefulDataLoader, StreamingDataset
 from headrace.errors import OrderError
-from streaming.streaming_scenes import LAYOUTS, Ranks, ids, loader_of, merged, numbers, streams
+from streaming_dataset.streaming_scenes import LAYOUTS, Ranks, ids, loader_of, merged, numbers, streams
 
 SIZES = (1, 2, 7, 8, 9, 64, 100, 101)
 RANKS = (1, 2, 3, 4, 8)

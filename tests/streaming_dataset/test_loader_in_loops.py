@@ -11,7 +11,7 @@ import torch
 
 from headrace import StreamingDataLoader, StreamingDataset
 from headrace.errors import OrderError
-from streaming.streaming_scenes import ids, numbers
+from streaming_dataset.streaming_scenes import ids, numbers
 
 pytestmark = [
     pytest.mark.slow,  # the imports alone take seconds

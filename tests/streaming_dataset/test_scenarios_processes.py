@@ -24,8 +24,8 @@ import pytest
 from headrace import LocalStore, MDSWriter, Stream, StreamingDataLoader, StreamingDataset
 from headrace.errors import OptionError, WorkerError
 from loading.samples import hurried, misbehave
-from streaming.scenes import forked, joined, waited_for
-from streaming.written import numbers_of, write_numbers
+from streaming_dataset.scenes import forked, joined, waited_for
+from streaming_dataset.written import numbers_of, write_numbers
 
 TESTS = Path(__file__).parents[1]
 COUNT = 60

@@ -12,7 +12,7 @@ import time
 import torch.utils.data._utils.worker as torch_worker
 
 from headrace import MDSWriter, MemoryStore, Stream, StreamingDataLoader, StreamingDataset
-from streaming.written import numbers_of
+from streaming_dataset.written import numbers_of
 
 LAYOUTS = ("one shard", "one sample a shard", "skewed")
 

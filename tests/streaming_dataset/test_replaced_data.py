@@ -5,7 +5,7 @@ import torch.utils.data
 
 from headrace import SampleDataset, ShuffledDataset, StatefulDataLoader, StreamingDataLoader, StreamingDataset
 from headrace.errors import DatasetChangedError
-from streaming.written import numbers_of, write_numbers
+from streaming_dataset.written import numbers_of, write_numbers
 
 
 class Doubled(StreamingDataset):

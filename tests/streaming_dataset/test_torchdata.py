@@ -6,7 +6,7 @@ import pytest
 from torchdata.stateful_dataloader import StatefulDataLoader as TorchdataLoader
 
 from headrace import StreamingDataset
-from streaming.written import numbers_of, write_numbers
+from streaming_dataset.written import numbers_of, write_numbers
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

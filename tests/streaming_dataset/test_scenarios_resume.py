@@ -17,8 +17,8 @@ import torch
 
 from headrace import StatefulDataLoader, StateMismatchError, Stream, StreamingDataLoader, StreamingDataset
 from headrace.errors import ClosedError, OrderError
-from streaming.scenes import Job, flat, global_batches
-from streaming.written import numbers_of, streams, write_numbers, write_streams
+from streaming_dataset.scenes import Job, flat, global_batches
+from streaming_dataset.written import numbers_of, streams, write_numbers, write_streams
 
 TESTS = Path(__file__).parents[1]
 WORKERS = {
@@ -68,7 +68,7 @@ def run(task):
 def in_a_new_process(tasks):
     """run() of each of them, in a fresh interpreter."""
     done = subprocess.run(
-        [sys.executable, "-c", "import streaming.test_scenarios_resume as here; here.main()"],
+        [sys.executable, "-c", "import streaming_dataset.test_scenarios_resume as here; here.main()"],
         cwd=TESTS,
         input=json.dumps(tasks),
         capture_output=True,

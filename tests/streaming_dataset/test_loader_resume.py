@@ -11,7 +11,7 @@ import torch
 
 from headrace import StatefulDataLoader, StateMismatchError, StreamingDataLoader, StreamingDataset
 from headrace.errors import ClosedError, StateError
-from streaming.streaming_scenes import Ranks, ids, merged, streams
+from streaming_dataset.streaming_scenes import Ranks, ids, merged, streams
 
 TESTS = Path(__file__).parents[1]
 
@@ -28,7 +28,7 @@ def dataset_of(folder, counts=(50, 30, 23), **options):
 
 def in_a_new_process(tasks):
     """What loaders give in another interpreter, a task each."""
-    command = "import streaming.test_loader_resume as scene; scene.main()"
+    command = "import streaming_dataset.test_loader_resume as scene; scene.main()"
     result = subprocess.run(
         [sys.executable, "-c", command], input=json.dumps(tasks), capture_output=True, text=True, cwd=TESTS, check=False
     )

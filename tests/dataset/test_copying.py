@@ -610,10 +610,8 @@ def check_every(kind, place, tmp_path, stride):
             assert fingerprint_of(target, kind) == fingerprint
         copy_dataset(source, target)
         assert fingerprint_of(target, kind) == fingerprint
-        if kind == "foreign" or not killed:
-            assert visible(target) == files_in(undisturbed)
+        assert files_in(target) == files_in(undisturbed), nth
         if not killed:
-            assert files_in(target) == files_in(undisturbed)
             return nth
         nth += stride
 
@@ -659,6 +657,21 @@ def test_foreign_files_beside_which_a_late_copier_died_open_again_once_they_are_
         fingerprint_of(target, "foreign")
     assert copy_dataset(source, target).copied_files == 0
     assert fingerprint_of(target, "foreign") == fingerprint_of(source, "foreign")
+
+
+@pytest.mark.parametrize("name", ["stream", "samples"])
+def test_what_lies_beside_a_whole_copy_stays_while_its_owner_lives_and_then_goes_with_the_next_copy(name, target):
+    source = MemoryStore()
+    KINDS[name](source)
+    copy_dataset(source, target)
+    whole = files_in(target)
+    folder, lease_name = (ownership.LEASES, "writer") if is_samples(name) else (LEASES, DATASET)
+    owner = acquire(target, folder, lease_name, what="it", attempt=attempt_id(), on_takeover=lambda _: None)
+    assert copy_dataset(source, target).copied_files == 0
+    owner.check()
+    owner.let_go()
+    assert copy_dataset(source, target).copied_files == 0
+    assert files_in(target) == whole
 
 
 # A reader meanwhile

@@ -53,7 +53,8 @@ def copy_dataset(source: Place, destination: Place, *, workers: int = _WORKERS, 
 
     Run it again after an interruption: files that this copy stored whole are skipped. What is being copied is noted at
     the destination; files without a recorded digest count as the same while the source has the same version of them.
-    Where the copy is whole already, nothing is written; files without a recorded digest are read on both sides then.
+    Where the copy is whole already, nothing is written, and what a killed copy left beside it goes; files without a
+    recorded digest are read on both sides then.
 
     workers threads copy a file each, with a few pieces of 8 MiB in memory. tell hears, from any of them, (bytes read
     now, bytes in all); now can be negative where a file is read again.
@@ -72,14 +73,16 @@ def copy_dataset(source: Place, destination: Place, *, workers: int = _WORKERS, 
     contents = contents_of(read)
     target = Destination(written, contents)
     found = target.look()
-    if not found.is_whole or target.is_littered(found):
-        found = target.begin(read.location)
-        if found.is_whole:
-            target.tidy()
-    if found.is_whole:
-        _refuse_other_bytes(read, written, [file for file in contents.files if not file.digest], workers)
-        return CopyReport(0, 0, len(contents.files), time.monotonic() - began_s, contents.fingerprint)
     try:
+        if target.is_littered(found):
+            found = target.clear(found, read.location)
+        elif not found.is_whole:
+            found = target.begin(read.location)
+            if found.is_whole:  # somebody was faster
+                target.tidy()
+        if found.is_whole:
+            _refuse_other_bytes(read, written, [file for file in contents.files if not file.digest], workers)
+            return CopyReport(0, 0, len(contents.files), time.monotonic() - began_s, contents.fingerprint)
         left = [file for file in contents.files if not _is_whole(file, found.files)]
         with _told_if_replaced(read, contents):
             copied = _copy_files(_Job(read, target, contents.private, tell), contents.files, left, workers)

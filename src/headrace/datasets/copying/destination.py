@@ -92,12 +92,32 @@ class Destination:
         """Take the place, for this process alone, and note what is copied there."""
         self._owned.hold(self.store, self._lease())
         try:
+            for folder in {path.rpartition("/")[0] for path, _ in self._contents.commits}:
+                self.store.remove_orphans(folder)  # of a copier that was killed as it put a commit
             found = self.look()  # again: somebody may have been faster
             if not found.is_whole and self._read_note() in (None, _DAMAGED):
                 self._put_note(msgspec.json.encode(_Note(_VERSION, self._contents.identity, source)))
         except BaseException:
             self.release()
             raise
+        return found
+
+    def is_littered(self, found: Found) -> bool:
+        """Whether beside a whole copy lies what a copier left that was killed as it tidied up, and nothing else."""
+        hidden = [path for path in found.files if path.startswith(f"{PRIVATE}/")]
+        are_left = all("/leases/" in path or path.endswith(PART) for path in hidden)
+        return found.is_whole and are_left and PRIVATE in self.store.folders()
+
+    def clear(self, found: Found, source: str) -> Found:
+        """Remove it; what is there now comes back. ShardOwnedError where foreign files do not open beside a lease."""
+        try:
+            found = self.begin(source)
+        except ShardOwnedError:
+            if not self._contents.commits:
+                raise
+            return found  # another one's to remove
+        if found.is_whole:
+            self.tidy()
         return found
 
     def confirm(self, copied: dict[str, FileInfo]) -> None:
@@ -157,11 +177,6 @@ class Destination:
             self._owned.check_anew()
             self.store.delete(self._note)
         raise StoreError(f"{self.store.location}/{self._note}: the store kept less than {len(raw)} bytes; {_AGAIN}")
-
-    def is_littered(self, found: Found) -> bool:
-        """Whether foreign files do not open because the lease of a copier that died, and nothing else, lies there."""
-        hidden = [path for path in found.files if path.startswith(f"{PRIVATE}/")]
-        return not self._contents.commits and bool(hidden) and all("/leases/" in path for path in hidden)
 
     def _read_note(self) -> _Note | None:
         raw = content(self.store, self._note)

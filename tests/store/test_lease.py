@@ -13,10 +13,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from flat_stores import FlatFolder
-from headrace.errors import LeaseLostError, NotFoundError, ShardOwnedError
+from headrace.errors import LeaseLostError, NotFoundError, ShardOwnedError, StoreError, TemporaryStoreError
 from headrace.store import LocalStore, MemoryStore, acquire, attempt_id, is_dead, is_here, open_leases, process_identity
 from headrace.store.lease import _lease_path
-from headrace.testing import FaultStore, Rule, Run
+from headrace.testing import FaultStore, Refuse, Rule, Run, Status
 
 fork = multiprocessing.get_context("fork")
 
@@ -424,6 +424,41 @@ def test_a_failing_fence_gives_the_claim_back(store):
     with pytest.raises(NotFoundError, match="cannot fence"):
         acquire(store, "leases", "00003", what="shard 3", attempt=attempt_id(), on_takeover=fence)
     assert names(store) == ["00003.1.lease"]
+
+
+def test_a_lease_of_which_only_the_answer_was_lost_does_not_shut_out_its_own_process(store):
+    lossy = FaultStore(store, [Rule(Status(503, performed=True), "put_if_absent", times=1)])
+    with pytest.raises(TemporaryStoreError):
+        take(lossy)
+    assert open_leases(store, "leases") == {}
+    lossy.rules.append(Rule(Status(503, performed=True), "put_if_absent"))
+    lossy.rules.append(Rule(Refuse(StoreError("no answer")), "delete"))
+    with pytest.raises(TemporaryStoreError, match="503"):
+        take(lossy)
+    assert len(open_leases(store, "leases")) == 1
+    take(store).release()
+    assert open_leases(store, "leases") == {}
+
+
+def test_ctrl_c_right_behind_the_claim_gives_it_back(store):
+    class Interrupted(FaultStore):
+        def put_if_absent(self, path, data):
+            super().put_if_absent(path, data)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        take(Interrupted(store))
+    assert open_leases(store, "leases") == {}
+
+
+def test_a_lease_whose_release_fails_does_not_shut_out_its_own_process(store):
+    broken = FaultStore(store)
+    lease = take(broken)
+    broken.rules.append(Rule(Refuse(StoreError("no answer")), "delete"))
+    with pytest.raises(StoreError, match="no answer"):
+        lease.release()
+    take(store).release()
+    assert open_leases(store, "leases") == {}
 
 
 def test_a_taker_killed_at_any_step_leaves_what_the_next_one_handles(tmp_path):

@@ -30,11 +30,12 @@ import os
 import re
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import NamedTuple, TypedDict
 
 import msgspec
 
-from headrace.errors import AlreadyExistsError, LeaseLostError, NotFoundError, ShardOwnedError
+from headrace.errors import AlreadyExistsError, LeaseLostError, NotFoundError, ShardOwnedError, StoreError
 from headrace.store.identity import attempt_id, is_dead, is_here, let_go, parsed_identity, process_identity
 from headrace.store.store import FileInfo, Store
 
@@ -110,14 +111,21 @@ class Lease:
             raise
 
     def release(self) -> None:
-        """Let the next one in. Twice is harmless, and so is a lost lease or a forked child's copy."""
+        """Let the next one in. Twice is harmless, and so is a lost lease or a forked child's copy.
+
+        Where the store does not answer, that raises, and it was let_go().
+        """
         if self._released or self._process != os.getpid():
             return
         self._released = True
-        if self._is_own():  # after a takeover and a release the same number may be somebody else's
-            if self._has_beat:
-                self._store.delete(f"{self._path}.{self.token}.beat")
-            self._store.delete(_token_path(self._path, self.token))
+        try:
+            if self._is_own():  # after a takeover and a release the same number may be somebody else's
+                if self._has_beat:
+                    self._store.delete(f"{self._path}.{self.token}.beat")
+                self._store.delete(_token_path(self._path, self.token))
+        except BaseException:
+            let_go(self.attempt)
+            raise
 
     def let_go(self) -> None:
         """Let the next one of this process in, without a request: for finalizers, which must not wait for anything.
@@ -160,18 +168,19 @@ def acquire(
         token = max(seen.leases, default=0) + 1
         lease = Lease(store, path, token, what=what, content=content, attempt=attempt)
         try:
-            store.put_if_absent(_token_path(path, token), content)
-        except AlreadyExistsError:
-            if not lease._is_own():  # ours after all where a store repeats a request whose answer was lost
-                continue
-        try:
+            try:
+                store.put_if_absent(_token_path(path, token), content)
+            except AlreadyExistsError:
+                if not lease._is_own():  # ours after all where a store repeats a request whose answer was lost
+                    continue
             if _Tokens.listed(store, path).without(token) != seen.leases:
                 # What we judged is not what is there now: somebody came and went while we were looking.
                 lease.release()
                 continue
             _take_over(store, seen, on_takeover)
-        except BaseException:
-            lease.release()
+        except BaseException:  # also where only the answer to the claim was lost, or Ctrl-C came right behind it
+            with suppress(StoreError):
+                lease.release()
             raise
         return lease
 

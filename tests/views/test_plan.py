@@ -61,6 +61,18 @@ class Reversed(View):
     own_settings = {"reversed": True}  # noqa: RUF012
 
 
+class Numbered(View):
+    """A view of someone else's, whose epochs are of another length than its base, and that names items from 0."""
+
+    def __len__(self):
+        return 7
+
+    def locate(self, positions):
+        return self.checked(positions) * 3 % len(self.base)
+
+    own_settings = {"numbered": True}  # noqa: RUF012
+
+
 @st.composite
 def bases(draw, depth=3):
     if draw(st.integers(0, 3)):
@@ -240,6 +252,19 @@ def test_a_plan_is_what_the_loaders_of_all_ranks_serve(world_size):
             planned = [plan.samples_of_step(step, epoch)[rank].items.tolist() for step in range(len(served))]
             assert served == planned
             assert len(served) == plan.steps_in_epoch(epoch)
+
+
+@pytest.mark.parametrize("num_items", [5, 7, 10])
+def test_a_view_that_names_items_of_any_epoch_from_0_is_walked_through(num_items):
+    plan = Plan(Numbered(Unread(num_items)), 2, drop_last=False)
+    for item in range(num_items):
+        seen = [
+            (epoch, step)
+            for epoch in range(4)
+            for step in range(plan.steps_in_epoch(epoch))
+            if item in plan.samples_of_step(step, epoch)[0].items
+        ]
+        assert plan.when_seen(None, item, range(4)) == seen
 
 
 def test_a_step_in_the_middle_of_a_trillion_samples_is_found_at_once_and_back():

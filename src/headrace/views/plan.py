@@ -250,10 +250,14 @@ def _positions_of(view: Any, base_positions: Int64s) -> Int64s:
         return np.asarray(own(base_positions), np.int64)
     length, below = len(view), len(view.base)
     found = [np.empty(0, np.int64)]
+    endless = is_ordered(view.base)  # else an item is the same one in every epoch, and the view may name it from 0
     for epoch in sorted(set((base_positions // below).tolist())):
+        wanted = base_positions[base_positions // below == epoch]
+        wanted = np.sort(wanted if endless else wanted % below)
         for begin in range(epoch * length, (epoch + 1) * length, _AT_ONCE):
             positions = np.arange(begin, min(begin + _AT_ONCE, (epoch + 1) * length), dtype=np.int64)
-            found.append(positions[_among(view.locate(positions), np.sort(base_positions))])
+            located = view.locate(positions)
+            found.append(positions[_among(located if endless else located % below, wanted)])
     return np.concatenate(found)
 
 

@@ -5,6 +5,7 @@ from collections import Counter
 from itertools import chain
 
 import numpy as np
+import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -29,13 +30,12 @@ def orders(draw, *, fixed=None, method=methods):
     batch, devices = draw(st.tuples(st.integers(1, 5), st.integers(1, 4))) if kind != "random" else (1, 1)
     again = draw(st.booleans()) if fixed is None else fixed
     streams = Streams(shards, chosen, draw(shuffles), draw(st.integers(-(2**70), 2**70)), again, kind, batch, devices)
-    try:
-        order = real(streams)
-    except OptionError:
-        assert kind == "stratified"
+    assume(any(chosen))
+    if streams.refused:
+        with pytest.raises(OptionError, match="batch_size"):
+            real(streams)
         assume(False)
-    assume(order.epoch_size)
-    return streams, order
+    return streams, real(streams)
 
 
 def epochs_of(order, number, first=0):

@@ -56,6 +56,13 @@ class Streams:
         return [steps * share for share in self.stratum]
 
     @cached_property
+    def refused(self):
+        """Whether some stream would never have a row in a batch, or an epoch no batch."""
+        served = self.stratum if self.method == "stratified" else self.kept
+        never = any(rows and not share for rows, share in zip(self.chosen, served, strict=True))
+        return never or (any(self.chosen) and not self.epoch_size)
+
+    @cached_property
     def epoch_size(self):
         total = sum(self.kept)
         return total - total % (self.batch * self.devices) if self.method == "device_per_stream" else total

@@ -67,8 +67,8 @@ def test_a_single_stream_has_its_draws_in_order_wherever_others_give_nothing():
 @pytest.mark.parametrize(("batch", "devices"), [(4, 1), (4, 2), (2, 8)])
 def test_per_stream_global_batches_are_of_one_stream_and_incomplete_ones_are_dropped(shuffle, batch, devices):
     size = batch * devices
-    order = order_of([90, 60, 33, 3], Batching("per_stream", batch, devices), shuffle)
-    assert order.chosen == tuple(rows // size * size for rows in (90, 60, 33, 3))
+    order = order_of([90, 60, 33, 0], Batching("per_stream", batch, devices), shuffle)
+    assert order.chosen == tuple(rows // size * size for rows in (90, 60, 33, 0))
     assert order.epoch_size == sum(order.chosen)
     for epoch in range(3):
         streams = order.origins(epoch * order.epoch_size + np.arange(order.epoch_size))[0].reshape(-1, size)
@@ -84,8 +84,8 @@ def test_per_stream_global_batches_are_of_one_stream_and_incomplete_ones_are_dro
 @BOTH
 @pytest.mark.parametrize(("batch", "devices"), [(4, 1), (4, 2), (2, 8), (5, 3)])
 def test_device_batches_are_of_one_stream_and_leftover_ones_begin_the_next_epoch(shuffle, batch, devices):
-    order = order_of([90, 60, 33, 1], Batching("device_per_stream", batch, devices), shuffle)
-    assert order.chosen == tuple(rows // batch * batch for rows in (90, 60, 33, 1))
+    order = order_of([90, 60, 33, 0], Batching("device_per_stream", batch, devices), shuffle)
+    assert order.chosen == tuple(rows // batch * batch for rows in (90, 60, 33, 0))
     assert 0 <= sum(order.chosen) - order.epoch_size < batch * devices
     round_rows = sum(order.chosen)  # as many of them as there are devices are whole global batches
     streams, draws = order.origins(np.arange(devices * round_rows))
@@ -140,13 +140,38 @@ def test_a_stream_that_gives_nothing_is_in_no_batch():
 
 @pytest.mark.parametrize("devices", [1, 2, 8])
 def test_a_batch_without_a_row_of_some_stream_is_refused_with_the_batch_size_that_would_do(devices):
-    chosen = [90, 60, 1]
-    with pytest.raises(OptionError, match=r"stream 2, which gives 1 of 151 rows") as refused:
+    chosen = [900, 596, 4]
+    with pytest.raises(OptionError, match=r"stream 2, which gives 4 of 1500 rows") as refused:
         order_of(chosen, Batching("stratified", 4, devices))
     enough = int(str(refused.value).split("at least ")[1].split(",")[0])
-    assert enough == -(-151 // devices)
-    for more in range(enough, enough + 30):
-        order_of(chosen, Batching("stratified", more, devices))
+    assert enough == -(-375 // devices)
+    for more in (*range(enough, enough + 30), 1500 // devices):
+        assert order_of(chosen, Batching("stratified", more, devices)).epoch_size
+
+
+def test_a_batch_size_that_an_epoch_cannot_fill_is_not_advised():
+    with pytest.raises(OptionError, match="expected another, so that stream 2, which gives 1 of 151 rows"):
+        order_of([90, 60, 1], Batching("stratified", 4, 2))
+
+
+@BOTH
+@pytest.mark.parametrize(("method", "rows"), [("per_stream", 12), ("device_per_stream", 4)])
+def test_a_stream_that_would_never_fill_a_batch_is_refused_since_none_of_it_would_ever_come(method, rows, shuffle):
+    batching = Batching(method, 4, 3)
+    assert order_of([90, rows], batching, shuffle).chosen[1] == rows
+    with pytest.raises(OptionError, match=rf"batch_size=4 .* stream 1, which gives {rows - 1} rows .* {rows} rows"):
+        order_of([90, rows - 1], batching, shuffle)
+    order_of([90, 0], batching, shuffle)
+
+
+@pytest.mark.parametrize(
+    ("method", "chosen"),
+    [("per_stream", [5]), ("device_per_stream", [4, 7]), ("stratified", [6, 5]), ("stratified", [1])],
+)
+def test_an_epoch_that_would_have_no_batch_is_refused(method, chosen):
+    for batch in (4, 2**62):
+        with pytest.raises(OptionError, match=f"batch_size={batch}"):
+            order_of(chosen, Batching(method, batch, 3))
 
 
 @pytest.mark.parametrize("method", ["per_stream", "device_per_stream", "stratified"])

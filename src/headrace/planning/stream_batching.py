@@ -76,23 +76,27 @@ class StreamRows(Protocol):
 
 
 def rows_of(chosen: Sequence[int], batching: Batching, seed: int | None) -> StreamRows:
-    """The rows of streams that give so many an epoch; seed None for streams one after the other."""
+    """The rows of streams that give so many an epoch; seed None for streams one after the other.
+
+    OptionError where some stream would never have a row in a batch, or an epoch no batch.
+    """
+    size, devices = batching.global_batch_size, int(batching.num_devices)
+    run_length = {"per_stream": size, "device_per_stream": size // devices}.get(batching.method, 1)
+    whole = [rows // run_length * run_length for rows in chosen]
+    for stream, (rows, served) in enumerate(zip(chosen, whole, strict=True)):
+        if rows and not served:
+            expected = (
+                f"fewer, so that stream {stream}, which gives {rows} rows an epoch, fills a batch of its own (of "
+                f"{run_length} rows now); or a larger part for this stream, or none"
+            )
+            raise OptionError("batch_size", batching.batch_size, expected)
+    if 0 < sum(whole) < size:
+        expected = f"fewer, as the {sum(whole)} rows of an epoch do not fill one global batch of {size}"
+        raise OptionError("batch_size", batching.batch_size, expected)
     if batching.method == "stratified":
         return _Stratified(chosen, batching, seed)
-    if batching.method == "random":
-        return _together(chosen, 1, seed)
-    if batching.method == "per_stream":
-        return _together(chosen, batching.global_batch_size, seed)
-    size = int(batching.batch_size or 1)
-    return _OnDevices(_together(chosen, size, seed), size, int(batching.num_devices))
-
-
-def _together(chosen: Sequence[int], run_length: int, seed: int | None) -> StreamRows:
-    """Whole runs of so many rows of one stream each; what of a stream is no whole run is left out."""
-    whole = [rows // run_length * run_length for rows in chosen]
-    if seed is None or sum(map(bool, whole)) < 2:
-        return _InTurn(whole)
-    return _Mixed(whole, run_length, seed)
+    together = _InTurn(whole) if seed is None or sum(map(bool, whole)) < 2 else _Mixed(whole, run_length, seed)
+    return together if batching.method != "device_per_stream" else _OnDevices(together, run_length, devices)
 
 
 class _InTurn:
@@ -171,11 +175,12 @@ class _Stratified:
         counts = apportioned(chosen, size) if any(chosen) else [0] * len(chosen)
         for stream, (rows, count) in enumerate(zip(chosen, counts, strict=True)):
             if rows and not count:
-                enough = -(-sum(chosen) // (rows * int(batching.num_devices)))
+                total, devices = sum(chosen), int(batching.num_devices)
+                enough = -(-total // (rows * devices))
+                least = f"at least {enough}" if enough * devices <= total else "another"
                 expected = (
-                    f"at least {enough}, so that stream {stream}, which gives {rows} of {sum(chosen)} rows an epoch, "
-                    f"has a row in each global batch (of {size} rows on {batching.num_devices} devices now); or a "
-                    "larger part for this stream, or none"
+                    f"{least}, so that stream {stream}, which gives {rows} of {total} rows an epoch, has a row in each "
+                    f"global batch (of {size} rows on {devices} devices now); or a larger part for this stream, or none"
                 )
                 raise OptionError("batch_size", batching.batch_size, expected)
         steps = min((rows // count for rows, count in zip(chosen, counts, strict=True) if count), default=0)

@@ -46,8 +46,8 @@ class StreamOrder:
     epoch_size is the rows of an epoch for all ranks; chosen, shape (num_streams,), how many of them each stream has:
     what batches have no place for is left out. (With "device_per_stream" the device batches that do not fill a global
     one begin the next epoch: epochs have up to one global batch less than the sum of chosen, and streams get their
-    share over the epochs.) OptionError for a stream that has no items and should give some, and for batches that
-    cannot have a row of each stream.
+    share over the epochs, of the same rows again where they are fixed.) OptionError for a stream that has no items and
+    should give some, for one that would never have a row in a batch, and for an epoch that would have no batch.
     """
 
     def __init__(

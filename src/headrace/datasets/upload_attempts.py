@@ -24,9 +24,9 @@ from headrace.datasets.attempts import AttemptFile, OpenFiles, ShardAttempt
 from headrace.datasets.ledger import LEASES, Ledger, receipt_path, shard_file
 from headrace.datasets.publication import Publication
 from headrace.datasets.spool import Spool
-from headrace.errors import AlreadyExistsError, LeaseLostError, NotFoundError, StoreError, WriteError
+from headrace.errors import AlreadyExistsError, LeaseLostError, StoreError, WriteError
 from headrace.manifest import VERSION, FileRecord, JsonType, Objects, Receipt
-from headrace.store import Lease, Store, acquire, attempt_id, file_pieces, kept_otherwise
+from headrace.store import Lease, Store, acquire, attempt_id, confirmed, file_pieces
 
 __all__ = ["UploadAttempt", "UploadQueue", "begin_attempt"]
 
@@ -185,14 +185,9 @@ class UploadAttempt(ShardAttempt):
         for _ in range(TRIES):
             self._versions[record.name] = ""  # from here on something of ours may lie there
             self._store.upload(record.name, file, check=self._check_lease)
-            try:
-                stored = self._store.stored(record.name)
-            except NotFoundError:
-                kept = "nothing"
-                continue
-            kept = kept_otherwise(stored, record.bytes, lambda: file_pieces(file))
-            if not kept:
-                self._versions[record.name] = stored.found.version
+            found, kept = confirmed(self._store, record.name, record.bytes, lambda: file_pieces(file))
+            if found and not kept:
+                self._versions[record.name] = found.version
                 return
         raise WriteError(
             f"{self._where}{record.name}: the store acknowledged {record.bytes} bytes and kept {kept}, {TRIES} times; "

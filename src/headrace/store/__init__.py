@@ -8,7 +8,7 @@ a shard is.
 
 from headrace.store.below import FolderStore
 from headrace.store.cache import CachedStore
-from headrace.store.confirming import file_pieces, kept_otherwise
+from headrace.store.confirming import confirmed, file_pieces
 from headrace.store.identity import attempt_id, is_dead, is_here, process_identity
 from headrace.store.lease import Holder, Lease, acquire, holder_of, open_leases
 from headrace.store.local import LocalStore
@@ -49,12 +49,12 @@ __all__ = [
     "acquire",
     "attempt_id",
     "checked_path",
+    "confirmed",
     "file_pieces",
     "has_scheme",
     "holder_of",
     "is_dead",
     "is_here",
-    "kept_otherwise",
     "open_leases",
     "open_store",
     "process_identity",

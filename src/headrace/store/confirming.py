@@ -4,16 +4,28 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from headrace.store.store import PIECE_BYTES, Buffer, Stored
+from headrace.errors import NotFoundError
+from headrace.store.store import PIECE_BYTES, Buffer, FileInfo, Store, Stored
 
-__all__ = ["file_pieces", "kept_otherwise"]
+__all__ = ["confirmed", "file_pieces"]
 
 
-def kept_otherwise(stored: Stored, size_bytes: int, pieces: Callable[[], Iterable[Buffer]]) -> str:
-    """What the store kept instead of what it was given, in words; "" where it kept just that.
+def confirmed(
+    store: Store, path: str, size_bytes: int, pieces: Callable[[], Iterable[Buffer]]
+) -> tuple[FileInfo | None, str]:
+    """What the store has at path, None for nothing; and what it kept there instead of what it was given, in words.
 
-    size_bytes is how much it was given, and pieces gives that again; it is asked only where there is a digest.
+    That is "" where it kept just that. size_bytes is how much it was given, and pieces gives that again; it is asked
+    only where the store tells a digest.
     """
+    try:
+        stored = store.stored(path)
+    except NotFoundError:
+        return None, "nothing"
+    return stored.found, _otherwise(stored, size_bytes, pieces)
+
+
+def _otherwise(stored: Stored, size_bytes: int, pieces: Callable[[], Iterable[Buffer]]) -> str:
     if stored.found.size_bytes != size_bytes:
         return f"{stored.found.size_bytes} of {size_bytes} bytes"
     if not stored.md5:

@@ -21,7 +21,7 @@ from headrace.datasets.samples.many_requests import delete_all
 from headrace.datasets.samples.ownership import OWNED, Ownership, leased, refuse_to_write
 from headrace.datasets.samples.withdrawal import PART, content, remove_if_empty
 from headrace.errors import AlreadyExistsError, ExistingOutputError, ShardOwnedError, StoreError
-from headrace.store import FileInfo, Lease, LocalStore, Store, acquire, attempt_id, kept_otherwise
+from headrace.store import FileInfo, Lease, LocalStore, Store, acquire, attempt_id, confirmed
 
 __all__ = ["Destination"]
 
@@ -143,7 +143,8 @@ class Destination:
                 self.store.put_if_absent(path, data)
             except AlreadyExistsError:
                 self._refuse_another(self.store.get(path), {})
-            if kept := kept_otherwise(self.store.stored(path), len(data), partial(tuple, (data,))):
+            _, kept = confirmed(self.store, path, len(data), partial(tuple, (data,)))
+            if kept:
                 self.store.delete(path)
                 raise StoreError(f"{self.store.location}/{path}: the store kept {kept}; {_AGAIN}")
 

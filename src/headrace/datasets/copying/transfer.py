@@ -2,13 +2,13 @@
 
 import contextlib
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 
 from headrace.datasets.copying.contents import CopiedFile
 from headrace.datasets.samples.withdrawal import PART
 from headrace.errors import DatasetChangedError, HeadraceError, StoreError
 from headrace.formats.digests import new_digest
-from headrace.store import Buffer, FileInfo, Store, Stored, attempt_id, file_pieces, kept_otherwise
+from headrace.store import FileInfo, Store, attempt_id, confirmed, file_pieces
 from headrace.store.below import directory_of
 
 __all__ = ["DamagedCopyError", "StoppedError", "Transfer"]
@@ -59,33 +59,26 @@ class Transfer:
                     raise
                 self._tell(-file.size_bytes)
                 continue  # perhaps it was damaged on the way
-            if not kept:
+            if found and not kept:
                 return found
             self._target.delete(file.path)
             self._tell(-file.size_bytes)
         where = f"{self._target.location}/{file.path}"
         raise StoreError(f"{where}: the store kept {kept}, though it said that all was well")
 
-    def _store(self, file: CopiedFile) -> tuple[FileInfo, str]:
+    def _store(self, file: CopiedFile) -> tuple[FileInfo | None, str]:
         """Store the file; what the destination says of it, and what it kept instead of it."""
         if self._target.capabilities.rename:
             self._store_by_renaming(file)
-            return self._kept(file, lambda: ())
+            return self._target.head(file.path), ""  # what was renamed there is what was written
         if file.size_bytes <= _IN_MEMORY_BYTES:
             data = b"".join(self._checked_pieces(file))
             self._check()
             self._target.put(file.path, data)
-            return self._kept(file, lambda: (data,))
+            return confirmed(self._target, file.path, file.size_bytes, lambda: (data,))
         with self._file_of(file) as path:
             self._target.upload(file.path, path, check=self._check)
-            return self._kept(file, lambda: file_pieces(path))
-
-    def _kept(self, file: CopiedFile, pieces: Callable[[], Iterable[Buffer]]) -> tuple[FileInfo, str]:
-        if self._target.capabilities.rename:
-            stored = Stored(self._target.head(file.path))  # what was renamed there is what was written
-        else:
-            stored = self._target.stored(file.path)
-        return stored.found, kept_otherwise(stored, file.size_bytes, pieces)
+            return confirmed(self._target, file.path, file.size_bytes, lambda: file_pieces(path))
 
     def _store_by_renaming(self, file: CopiedFile) -> None:
         part = f"{self._private}/{attempt_id()}{PART}"

@@ -27,7 +27,7 @@ from headrace.errors import (
     TemporaryStoreError,
     UnsupportedOperationError,
 )
-from headrace.store import Buffer, FileInfo, Store, attempt_id, kept_otherwise
+from headrace.store import Buffer, FileInfo, Store, attempt_id, confirmed
 
 __all__ = ["Delivery"]
 
@@ -192,11 +192,11 @@ class Delivery:
                 self._owned.check()
             asks = began = True
             put()
-            stored = store.stored(name)
-            if kept := kept_otherwise(stored, num_bytes, pieces):
+            found, kept = confirmed(store, name, num_bytes, pieces)
+            if found is None or kept:
                 raise StoreError(f"the store kept {kept}, though it said that all was well")
             if flat and is_shard_file(name):
-                self._stored[id(store), name] = stored.found
+                self._stored[id(store), name] = found
                 self._owned.check()
 
         try:

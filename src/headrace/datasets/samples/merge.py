@@ -43,7 +43,7 @@ from headrace.errors import (
     StoreError,
     UnfinishedDatasetError,
 )
-from headrace.store import Store, kept_otherwise
+from headrace.store import Store, confirmed
 
 __all__ = ["merge_index"]
 
@@ -198,7 +198,10 @@ def _put(store: Store, index: bytes) -> None:
             put_first(store, INDEX, index, "while its parts were merged")
         else:
             store.put(INDEX, index)  # an older one is replaced as a whole: no moment is without an index
-        if store.capabilities.rename or not (kept := kept_otherwise(store.stored(INDEX), len(index), lambda: (index,))):
+        if store.capabilities.rename:
+            return
+        _, kept = confirmed(store, INDEX, len(index), lambda: (index,))
+        if not kept:
             return
         if found is None:
             remove_rest(store, INDEX, index, own=True)

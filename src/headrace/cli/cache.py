@@ -14,7 +14,9 @@ EXAMPLE = "Example: `headrace cache /local/cache --limit 200GB`"
 
 
 def cache(
-    directory: Annotated[str, typer.Argument(metavar="DIR", help="The directory that a CachedStore was given.")],
+    directory: Annotated[
+        str, typer.Argument(metavar="DIR", help="The directory of a CachedStore, or the local of a StreamingDataset.")
+    ],
     limit: Annotated[
         str | None, typer.Option(metavar="SIZE", help="Remove what was used longest ago until this much is left.")
     ] = None,
@@ -38,7 +40,9 @@ def cache(
     path = local_path(directory)
     folder = CacheFolder(path.absolute())
     if not folder.is_there():
-        raise InputError(str(path), "holds no cache; give the directory that a CachedStore was given")
+        raise InputError(
+            str(path), "holds no cache; give the directory of a CachedStore, or the local of a StreamingDataset"
+        )
     if limit_bytes is not None:
         folder.remove_dead()
         removed = trim(folder, limit_bytes)

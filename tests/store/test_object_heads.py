@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import pickle
+import time
 from email.utils import formatdate
 
 import pytest
@@ -57,6 +58,29 @@ def test_other_kinds_of_stores_are_asked_by_head_alone(http_server, http_folder,
     store = ObjectStore(http_url)
     assert store.stored("object") == (store.head("object"), "")
     assert [request.query for request in http_server.requests] == ["", ""]
+
+
+def test_a_clock_that_is_a_little_ahead_of_the_stores_keeps_no_digest_away(blobs, http_server):
+    """The signature counts from now on, by the clock of this machine."""
+    said = formatdate(time.time() - 1, usegmt=True)
+    http_server.rules.append(Rule(Status(403, {"Date": said}), method="HEAD", query=SIGNED, times=1))
+    http_server.rules.append(told(**{"Content-MD5": base64.b64encode(MD5.digest()).decode()}))
+    assert blobs().stored("object").md5 == MD5.hexdigest()
+    first, second = http_server.requests
+    assert second.at_s - first.at_s >= 0.9
+    http_server.rules[:] = [Rule(Status(403, {"Date": formatdate(0, usegmt=True)}), method="HEAD", query=SIGNED)]
+    assert blobs().stored("object").md5 == ""  # nobody waits for so long
+
+
+@pytest.mark.parametrize(
+    "headers", [{"Last-Modified": "yesterday"}, {"Content-Length": "many"}, {"Content-MD5": "no digest"}], ids=repr
+)
+def test_an_answer_that_makes_no_sense_is_none(blobs, http_server, headers):
+    http_server.rules.append(told(**headers))
+    store = blobs()
+    for _ in range(2):
+        assert store.stored("object") == (store.head("object"), "")
+    assert [bool("sig=" in request.query) for request in http_server.requests] == [True, *[False] * 4]
 
 
 @pytest.mark.parametrize("action", [Status(403), Status(401), Status(400), Reset()], ids=repr)

@@ -9,6 +9,7 @@ around it decides what then. `object_places.py` holds URLs and options, `object_
 """
 
 import os
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -27,7 +28,7 @@ from headrace.errors import (
     UnsupportedOperationError,
 )
 from headrace.store.object_errors import TEMPORARY, PastEndError
-from headrace.store.object_heads import asked, signed_url
+from headrace.store.object_heads import asked, early_s, signed_url
 from headrace.store.object_places import object_place
 from headrace.store.object_ranges import GAP_BYTES, SPAN_BYTES, Span, answered, merged, sliced
 from headrace.store.object_requests import ObjectRequests
@@ -48,6 +49,7 @@ from headrace.store.store import (
 __all__ = ["ObjectStore"]
 
 _LARGEST = 2**63 - 1
+_AHEAD_S = 5.0  # this machine's clock may be of the store's, and nobody loses a digest by it
 _SINGLE_BYTES = 32 << 20  # up to here an object goes up in one request
 _PART_BYTES = 16 << 20
 _PARTS_AT_ONCE = 4
@@ -99,8 +101,12 @@ class ObjectStore(Store):
     def _stored(self, path: str) -> Stored:
         url = self._signed_url(path)
         head = asked(url, {}, self.place.options.request_timeout_s) if url else None
+        if head and head.status == 403 and 0 < (wait_s := early_s(url, head)) <= _AHEAD_S:
+            threading.Event().wait(wait_s)
+            head = asked(url, {}, self.place.options.request_timeout_s)
         if head and head.status == 200:
-            return Stored(self._info(head.meta(), path), head.md5())
+            with suppress(KeyError, ValueError):
+                return Stored(self._info(head.meta(), path), head.md5())
         if head and head.status in TEMPORARY:
             raise TemporaryStoreError(f"{self._named(path)}: {head.status} when its digest was asked for")
         found = self._head(path)

@@ -11,19 +11,16 @@ Requests and answers are lines of JSON. "do" is one of
 """
 
 import functools
-import json
 import os
 import pathlib
 import sys
-import time
-import zlib
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import torch
+from both_sides import batch_seconds, checksum, serve
 from litdata import StreamingDataLoader, StreamingDataset, optimize
-from worker_time import all_seconds
 
 PART = 512  # samples that are written by one call
 
@@ -55,34 +52,24 @@ class Answers:
         )
         return count
 
-    def load(self, directory: str, batch_size: int, workers: int, skipped: int, batch_count: int) -> list[float]:
+    def load(self, directory: str, batch_size: int, workers: int, skipped: int, batch_count: int) -> Any:
         if directory not in self.datasets:
             self.datasets[directory] = StreamingDataset(directory, shuffle=True, drop_last=False)
         loader = StreamingDataLoader(
             self.datasets[directory], batch_size=batch_size, num_workers=workers, drop_last=False
         )
-        batches = iter(loader)
-        for _ in range(skipped):
-            next(batches)
-        begin, begin_cpu, count = time.perf_counter(), all_seconds(), 0
-        for _ in range(batch_count):
-            count += len(next(batches)["text"])
-        return [(time.perf_counter() - begin) / count, (all_seconds() - begin_cpu) / count]
+        return batch_seconds(loader, "text", skipped, batch_count)
 
-    def checksum(self, directory: str) -> list[int]:
+    def checksum(self, directory: str) -> Any:
         dataset = StreamingDataset(directory, shuffle=True, drop_last=False)
-        sums = [zlib.crc32(sample["text"].encode()) for sample in dataset]
-        return [len(sums), sum(sums)]
+        return checksum(sample["text"] for sample in dataset)
 
 
 def main(folder: pathlib.Path) -> None:
     answers_to = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what LitData prints is no answer
     torch.set_num_threads(1)
-    answers = Answers(folder)
-    for line in sys.stdin:
-        request = json.loads(line)
-        print(json.dumps(getattr(answers, request.pop("do"))(**request)), file=answers_to, flush=True)
+    serve(Answers(folder), answers_to)
 
 
 if __name__ == "__main__":

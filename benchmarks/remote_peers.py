@@ -11,13 +11,14 @@ Only the standard library and the client are imported, so that this file runs wh
 import functools
 import hashlib
 import itertools
-import json
 import os
 import pathlib
 import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+
+from both_sides import serve
 
 BUCKET, ENDPOINT, KEY, SECRET = sys.argv[1:5]
 
@@ -141,10 +142,7 @@ def timed(work: Callable[[], object], units: int) -> list[float]:
 
 
 def main() -> None:
-    answers = Answers()
-    for line in sys.stdin:
-        request = json.loads(line)
-        print(json.dumps(getattr(answers, request.pop("do"))(**request)), flush=True)
+    serve(Answers())
 
 
 if __name__ == "__main__":

@@ -29,6 +29,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.both_sides import growing
 from benchmarks.measure import (
     ROUNDS,
     WINDOW,
@@ -245,21 +246,14 @@ def own_growth(folder: Path) -> tuple[float, int]:
 
 def print_growth(folder: Path) -> None:
     """The seconds to the first sample, and the bytes by which this process grew at most, as JSON."""
-    Path("/proc/self/clear_refs").write_text("5")  # the highest mark starts anew
-    before = highest_bytes()
 
     def work() -> int:
         with SampleDataset(folder) as dataset:
             dataset[0]
         return 1
 
-    print(json.dumps([timed(work).wall, highest_bytes() - before]))
-
-
-def highest_bytes() -> int:
-    """The most memory that this process had since the mark was reset."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
+    seconds, growth = growing(lambda: timed(work))
+    print(json.dumps([seconds.wall, growth]))
 
 
 def main() -> int:

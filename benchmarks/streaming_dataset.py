@@ -22,7 +22,6 @@ mosaicml-streaming's two threads overlap by up to a seventh. Tables have both cl
 import argparse
 import sys
 import tempfile
-import time
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -31,6 +30,7 @@ from typing import Any, Literal
 import torch
 import torch.utils.data
 
+from benchmarks.both_sides import batch_seconds
 from benchmarks.measure import (
     CLOSE_ROUNDS,
     Bound,
@@ -44,8 +44,7 @@ from benchmarks.measure import (
     ratios,
     timed,
 )
-from benchmarks.streaming_sources import COLUMNS, TITLES, checksum, write_texts, write_thousand, write_tokens
-from benchmarks.worker_time import all_seconds
+from benchmarks.streaming_sources import COLUMNS, TITLES, checksum_of, write_texts, write_thousand, write_tokens
 from headrace import SampleDataset, StreamingDataLoader, StreamingDataset
 
 BATCH = 32
@@ -74,14 +73,8 @@ def iterate(dataset: StreamingDataset) -> int:
 
 
 def load(loader: Any, batch_count: int) -> Seconds:
-    """Seconds a sample of so many batches, once the first ones are there; processor time is that of all processes."""
-    batches = iter(loader)
-    for _ in range(SKIPPED):
-        next(batches)
-    begin, begin_cpu, count = time.perf_counter(), all_seconds(), 0
-    for _ in range(batch_count):
-        count += len(next(batches)["text"])
-    return Seconds((time.perf_counter() - begin) / count, (all_seconds() - begin_cpu) / count)
+    """Seconds a sample of so many batches, once the first ones are there."""
+    return Seconds(*batch_seconds(loader, "text", SKIPPED, batch_count))
 
 
 def open_to_first(folder: Path) -> int:
@@ -105,7 +98,7 @@ def measure_iterating(root: Path, kind: str, count: int, streaming: Peer | None)
         return []
     [column] = COLUMNS[kind]
     theirs = streaming.ask(do="checksum", directory=str(folder), column=column)
-    assert theirs == checksum(folder, column), "the two libraries read different samples"
+    assert theirs == checksum_of(folder, column), "the two libraries read different samples"
     settings: dict[str, tuple[int, int | None]] = {
         f"{THEIRS}, batch_size=32": (32, None),
         f"{THEIRS}, batch_size=256": (256, None),
@@ -143,7 +136,7 @@ def measure_loading(root: Path, streaming: Peer | None, litdata: Peer | None) ->
             optimized = str(root / f"chunks of {chunk_bytes}")
             litdata.ask(do="write", directory=optimized, chunk_bytes=chunk_bytes)
             theirs = litdata.ask(do="checksum", directory=optimized)
-            assert theirs == checksum(folder, "text"), "the two libraries read different samples"
+            assert theirs == checksum_of(folder, "text"), "the two libraries read different samples"
             sides[f"{LITDATA}, chunks of {chunk_bytes}"] = partial(litdata.seconds, directory=optimized, **request)
     if streaming is not None:
         sides[THEIRS] = partial(streaming.seconds, directory=str(folder), **request)

@@ -13,21 +13,18 @@ Requests and answers are lines of JSON. All have "directory"; "do" is one of
   bytes by which this process grew at most
 """
 
-import json
 import os
-import pathlib
 import sys
 import time
 import warnings
-import zlib
 from typing import Any
 
 os.environ["TMPDIR"] = sys.argv[1]
 
 import torch
+from both_sides import batch_seconds, checksum, growing, serve
 from streaming import StreamingDataLoader, StreamingDataset
 from streaming.base.util import clean_stale_shared_memory
-from worker_time import all_seconds
 
 
 class Answers:
@@ -53,15 +50,10 @@ class Answers:
             count += 1
         return [(time.perf_counter() - begin) / count, (time.process_time() - begin_cpu) / count]
 
-    def load(self, directory: str, batch_size: int, workers: int, skipped: int, batch_count: int) -> list[float]:
+    def load(self, directory: str, batch_size: int, workers: int, skipped: int, batch_count: int) -> Any:
         dataset = self.opened(directory, batch_size)
-        batches = iter(StreamingDataLoader(dataset, batch_size=batch_size, num_workers=workers))
-        for _ in range(skipped):
-            next(batches)
-        begin, begin_cpu, count = time.perf_counter(), all_seconds(), 0
-        for _ in range(batch_count):
-            count += len(next(batches)["text"])
-        return [(time.perf_counter() - begin) / count, (all_seconds() - begin_cpu) / count]
+        loader = StreamingDataLoader(dataset, batch_size=batch_size, num_workers=workers)
+        return batch_seconds(loader, "text", skipped, batch_count)
 
     def first(self, directory: str, batch_size: int, times: int) -> list[float]:
         self.datasets.clear()
@@ -73,26 +65,21 @@ class Answers:
             del dataset
         return [(time.perf_counter() - begin) / times, (time.process_time() - begin_cpu) / times]
 
-    def checksum(self, directory: str, column: str) -> list[int]:
-        values = (sample[column] for sample in self.opened(directory, 32))
-        sums = [zlib.crc32(value.encode() if isinstance(value, str) else value.tobytes()) for value in values]
-        return [len(sums), sum(sums)]
+    def checksum(self, directory: str, column: str) -> Any:
+        return checksum(sample[column] for sample in self.opened(directory, 32))
 
     def resume(self, directory: str, samples: int) -> list[float]:
         self.datasets.clear()
-        pathlib.Path("/proc/self/clear_refs").write_text("5")  # the highest mark starts anew
-        before, begin = highest_bytes(), time.perf_counter()
-        dataset = StreamingDataset(local=directory, shuffle=True, batch_size=32)
-        state = dataset.state_dict(samples // 2, from_beginning=True)
-        dataset.load_state_dict(state)
-        next(iter(dataset))
-        return [time.perf_counter() - begin, highest_bytes() - before]
 
+        def work() -> float:
+            begin = time.perf_counter()
+            dataset = StreamingDataset(local=directory, shuffle=True, batch_size=32)
+            state = dataset.state_dict(samples // 2, from_beginning=True)
+            dataset.load_state_dict(state)
+            next(iter(dataset))
+            return time.perf_counter() - begin
 
-def highest_bytes() -> int:
-    """The most memory that this process had since the mark was reset."""
-    lines = pathlib.Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
+        return [*growing(work)]
 
 
 def main() -> None:
@@ -100,9 +87,7 @@ def main() -> None:
     torch.set_num_threads(1)
     clean_stale_shared_memory()
     answers = Answers()
-    for line in sys.stdin:
-        request = json.loads(line)
-        print(json.dumps(getattr(answers, request.pop("do"))(**request)), flush=True)
+    serve(answers)
     answers.datasets.clear()
     sys.stdout.flush()
     os._exit(0)  # its threads would be waited for

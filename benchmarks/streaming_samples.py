@@ -12,7 +12,6 @@ A request is a line of JSON. All have "directory"; "do" is one of
 """
 
 import hashlib
-import json
 import os
 import pathlib
 import shutil
@@ -22,6 +21,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from both_sides import growing, serve
 from streaming import LocalDataset, MDSWriter, StreamingDataset
 
 
@@ -110,16 +110,8 @@ class Answers:
         return timed(work, times)
 
     def grow(self, directory: str, way: str) -> tuple[float, int]:
-        pathlib.Path("/proc/self/clear_refs").write_text("5")  # the highest mark starts anew
-        before = highest_bytes()
-        wall, _ = self.open(directory, way, 1)
-        return wall, highest_bytes() - before
-
-
-def highest_bytes() -> int:
-    """The most memory that this process had since the mark was reset."""
-    lines = pathlib.Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
+        (wall, _), growth = growing(lambda: self.open(directory, way, 1))
+        return wall, growth
 
 
 def timed(work: Callable[[], None], units: int) -> list[float]:
@@ -129,10 +121,7 @@ def timed(work: Callable[[], None], units: int) -> list[float]:
 
 
 def main(folder: pathlib.Path) -> None:
-    answers = Answers(folder)
-    for line in sys.stdin:
-        request = json.loads(line)
-        print(json.dumps(getattr(answers, request.pop("do"))(**request)), flush=True)
+    serve(Answers(folder))
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from benchmarks.both_sides import status_bytes
 from benchmarks.measure import ROUNDS, Bound, Peer, conclude, describe_machine
 from headrace import LocalStore, MDSWriter, StreamingDataset
 
@@ -93,12 +94,6 @@ def print_resumed(folder: Path, small: Path, state: dict[str, Any]) -> None:
     dataset.load_state_dict(state)
     next(iter(dataset))
     print(json.dumps(Resumed(from_new_s, time.perf_counter() - begin, own, whole)))
-
-
-def status_bytes(name: str) -> int:
-    """A line of what the system says of this process."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(name + ":"))
 
 
 def measure_resuming(root: Path, streaming: Peer | None) -> list[Bound]:

@@ -1,15 +1,15 @@
 """The same samples for every side of benchmarks.streaming_dataset: windows of tokens and texts, as MDS shards and
 as what others write their files from."""
 
-import zlib
 from pathlib import Path
 
 import numpy as np
 
+from benchmarks.both_sides import checksum
 from benchmarks.measure import WINDOW, make_tokens
 from headrace import LocalStore, MDSWriter, SampleDataset
 
-__all__ = ["COLUMNS", "TITLES", "checksum", "write_texts", "write_thousand", "write_tokens"]
+__all__ = ["COLUMNS", "TITLES", "checksum_of", "write_texts", "write_thousand", "write_tokens"]
 
 COLUMNS = {"tokens": {"tokens": f"ndarray:uint16:{WINDOW}"}, "texts": {"text": "str"}}
 TITLES = {"tokens": f"windows of {WINDOW:,} uint16", "texts": "documents of 1,000 to 2,000 bytes"}
@@ -46,9 +46,7 @@ def write_thousand(folder: Path) -> int:
         return len(dataset.shard_lengths)
 
 
-def checksum(folder: Path, column: str) -> list[int]:
+def checksum_of(folder: Path, column: str) -> list[int]:
     """How many samples there are, and a sum over them that no order changes: both sides must read the same."""
     with SampleDataset(folder) as dataset:
-        values = (sample[column] for sample in dataset)
-        sums = [zlib.crc32(value.encode() if isinstance(value, str) else value.tobytes()) for value in values]
-    return [len(sums), sum(sums)]
+        return checksum(sample[column] for sample in dataset)

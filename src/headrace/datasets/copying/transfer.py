@@ -5,10 +5,10 @@ import tempfile
 from collections.abc import Callable, Iterator
 
 from headrace.datasets.copying.contents import CopiedFile
-from headrace.datasets.samples.withdrawal import PART
+from headrace.datasets.samples.delivery import put_pieces
 from headrace.errors import DatasetChangedError, HeadraceError, StoreError
 from headrace.formats.digests import new_digest
-from headrace.store import FileInfo, Store, attempt_id, confirmed, file_pieces
+from headrace.store import FileInfo, Store, confirmed, file_pieces
 from headrace.store.below import directory_of
 
 __all__ = ["DamagedCopyError", "StoppedError", "Transfer"]
@@ -69,7 +69,9 @@ class Transfer:
     def _store(self, file: CopiedFile) -> tuple[FileInfo | None, str]:
         """Store the file; what the destination says of it, and what it kept instead of it."""
         if self._target.capabilities.rename:
-            self._store_by_renaming(file)
+            if folder := file.path.rpartition("/")[0]:
+                self._target.make_folder(folder)
+            put_pieces(self._target, self._private, file.path, self._checked_pieces(file), check=self._check)
             return self._target.head(file.path), ""  # what was renamed there is what was written
         if file.size_bytes <= _IN_MEMORY_BYTES:
             data = b"".join(self._checked_pieces(file))
@@ -79,26 +81,6 @@ class Transfer:
         with self._file_of(file) as path:
             self._target.upload(file.path, path, check=self._check)
             return confirmed(self._target, file.path, file.size_bytes, lambda: file_pieces(path))
-
-    def _store_by_renaming(self, file: CopiedFile) -> None:
-        part = f"{self._private}/{attempt_id()}{PART}"
-        self._target.make_folder(self._private)
-        if folder := file.path.rpartition("/")[0]:
-            self._target.make_folder(folder)
-        writer = self._target.open_writer(part)
-        try:
-            try:
-                for piece in self._checked_pieces(file):
-                    writer.write(piece)
-                writer.sync()
-            finally:
-                writer.close()
-            self._check()
-            self._target.rename(part, file.path)
-        except BaseException:
-            with contextlib.suppress(StoreError):
-                self._target.delete(part)
-            raise
 
     @contextlib.contextmanager
     def _file_of(self, file: CopiedFile) -> Iterator[str]:

@@ -29,7 +29,7 @@ from headrace.errors import (
 )
 from headrace.store import Buffer, FileInfo, Store, attempt_id, confirmed
 
-__all__ = ["Delivery"]
+__all__ = ["Delivery", "put_pieces"]
 
 _FIRST_WAIT_S = 0.1
 _LONGEST_WAIT_S = 5.0
@@ -82,7 +82,7 @@ class Delivery:
                         store,
                         name,
                         raw.num_bytes,
-                        lambda place=store: _put_pieces(place, name, raw),  # type: ignore[misc]
+                        lambda place=store: put_pieces(place, PRIVATE, name, raw.pieces()),  # type: ignore[misc]
                         raw.pieces,
                     )
                 else:
@@ -213,17 +213,29 @@ def _was_repeated(error: OSError) -> bool:
     return isinstance(error, TemporaryStoreError) and isinstance(error.__cause__, TemporaryStoreError)
 
 
-def _put_pieces(store: Store, name: str, raw: RawFile) -> None:
-    part = f"{PRIVATE}/{name}.{attempt_id()}{PART}"  # a name of its own: a successor stores the same file
-    store.make_folder(PRIVATE)
-    writer = store.open_writer(part)
+def put_pieces(
+    store: Store, private: str, path: str, pieces: Iterable[Buffer], *, check: Callable[[], None] = lambda: None
+) -> None:
+    """Store a file by renaming one in the folder private, of which nothing is left where that fails.
+
+    check is called right before the file gets its name, which it does not where that raises.
+    """
+    part = f"{private}/{attempt_id()}{PART}"  # a name of its own: a successor stores the same file
+    store.make_folder(private)
     try:
-        for piece in raw.pieces():
-            writer.write(piece)
-        writer.sync()
-    finally:
-        writer.close()
-    store.rename(part, name)
+        writer = store.open_writer(part)
+        try:
+            for piece in pieces:
+                writer.write(piece)
+            writer.sync()
+        finally:
+            writer.close()
+        check()
+        store.rename(part, path)
+    except BaseException:
+        with contextlib.suppress(StoreError):
+            store.delete(part)
+        raise
 
 
 @contextlib.contextmanager

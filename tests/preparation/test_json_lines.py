@@ -1,8 +1,10 @@
 """One file of JSON lines: whole or not there, whatever happens on the way, and known by the tasks that made it."""
 
+import multiprocessing
 import os
 import pickle
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +12,7 @@ from headrace.errors import CorruptShardError, PreparationError, PublishedError,
 from headrace.preparation import prepare
 from headrace.preparation.json_lines import JsonLinesFile
 from headrace.store import LocalStore
+from headrace.store.files import temporary_name
 
 SPLITS = [(0, 3), (3, 3), (3, 7)]
 EXPECTED = b"".join(b'{"i":%d}\n' % i for i in range(7))
@@ -137,9 +140,17 @@ def test_stopped_anywhere_the_file_is_whole_old_or_absent_and_the_next_run_ends_
 def test_what_a_killed_run_left_in_flight_is_removed(tmp_path):
     target = JsonLinesFile(tmp_path / "out.jsonl")
     target.record_plan(["a"])
-    (tmp_path / ".out.jsonl.headrace" / "joined-99.tmp").write_bytes(b"half")
+    private = tmp_path / ".out.jsonl.headrace"
+    before = hidden(tmp_path)
+    (private / "joined-99.tmp").write_bytes(b"half")
+    dead = multiprocessing.get_context("fork").Process(
+        target=lambda: Path(temporary_name(str(private / "done.json"))).write_bytes(b"half")
+    )
+    dead.start()
+    dead.join()
+    assert len(hidden(tmp_path)) == len(before) + 2
     target.recover()
-    assert not (tmp_path / ".out.jsonl.headrace" / "joined-99.tmp").exists()
+    assert hidden(tmp_path) == before
 
 
 def test_nothing_is_joined_before_every_part_is_there_and_well(tmp_path):

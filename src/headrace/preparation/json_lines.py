@@ -92,6 +92,7 @@ class JsonLinesFile:
         for info in self._private.list(recursive=False):
             if info.path.startswith(_JOINED):
                 self._private.delete(info.path)
+        self._private.remove_orphans()
         self._parts.recover()
 
     def publish(self, metadata: Mapping[str, Any] | None = None) -> None:

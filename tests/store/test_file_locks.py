@@ -8,11 +8,13 @@ import threading
 import pytest
 
 from headrace.errors import StoreError
-from headrace.store.file_locks import LockTable
+from headrace.store.file_locks import LockTable, lock_table
 
 
-@pytest.fixture(params=["of open files", "of processes"])
+@pytest.fixture(params=["of open files", "of files that are not kept open", "of processes"])
 def kind(request, monkeypatch):
+    if request.param == "of files that are not kept open":
+        monkeypatch.setattr("headrace.store.file_locks.descriptors_together", lambda: 0)
     if request.param == "of processes":
         real = fcntl.fcntl
 
@@ -98,6 +100,31 @@ def test_ten_thousand_names_take_sixteen_files(tmp_path):
     assert all(table.share(f"name {number}") for number in range(10_000))
     assert len(os.listdir("/proc/self/fd")) - before == 16
     assert table.num_held == 10_000
+
+
+def test_tables_of_hundreds_of_folders_keep_few_files_open(tmp_path, monkeypatch):
+    monkeypatch.setattr("headrace.store.file_locks.descriptors_together", lambda: 256)
+    gc.collect()
+    tables = [LockTable(tmp_path / str(number)) for number in range(200)]
+    before = len(os.listdir("/proc/self/fd"))
+    for table in tables:
+        assert all(table.share(f"name {number}") for number in range(20))
+        assert table.take("alone")
+    assert in_child(lambda: LockTable(tmp_path / "7").take("alone")) == 0
+    for table in tables:
+        table.give_back("alone")
+    assert len(os.listdir("/proc/self/fd")) - before <= 256
+    for table in tables[::50]:
+        assert in_child(lambda table=table: any(LockTable(table.folder).take(f"name {k}") for k in range(20))) == 0
+        for number in range(20):
+            table.drop(f"name {number}", os.getpid())
+        assert in_child(lambda table=table: all(LockTable(table.folder).take(f"name {k}") for k in range(20))) == 1
+
+
+def test_whoever_asks_for_the_table_of_a_folder_gets_the_same(tmp_path):
+    table = lock_table(tmp_path)
+    assert lock_table(tmp_path) is table
+    assert lock_table(tmp_path / "other") is not table
 
 
 def test_a_finalizer_may_drop_while_the_table_is_busy(tmp_path):

@@ -4,6 +4,8 @@ import hashlib
 import multiprocessing
 import os
 import pickle
+import resource
+import shutil
 import stat
 import tempfile
 import threading
@@ -15,6 +17,8 @@ import pytest
 from headrace import CachedStore, LocalStore, MemoryStore, SampleDataset, StreamingDataLoader, StreamingDataset
 from headrace.errors import DatasetChangedError, NoDatasetError, OptionError
 from headrace.store import FolderStore, RetryingStore
+from headrace.store.cache_files import CacheFolder
+from headrace.store.eviction import cached_data
 from headrace.streaming.places import check_hashes, opened_stores
 from headrace.streaming.stream import Stream
 from headrace.testing import FaultStore, Rule, Run
@@ -364,6 +368,32 @@ def test_building_costs_no_request_and_opening_two_a_stream():
     check_hashes(streams, dataset)
     assert len(dataset) == 22
     assert [[call.operation for call in store.calls] for store in stores] == [OPENING, OPENING]
+
+
+@pytest.fixture
+def few_descriptors():
+    """This process may have 1,024 files open."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1024, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.parametrize("caches", ["one", "each its own"])
+def test_a_hundred_streams_are_read_through_caches_with_the_descriptors_that_a_process_has(
+    caches, few_descriptors, tmp_path
+):
+    streams = []
+    for number in range(100):
+        data = write(tmp_path / f"data {number}", (1,) * 12, sample=lambda k, first=12 * number: sample_of(first + k))
+        streams.append(Stream(remote=data, local=tmp_path / "caches" / (str(number) if caches != "one" else "")))
+    with StreamingDataset(streams=streams, shuffle=True, shuffle_algo="global") as dataset:
+        for _ in range(2):
+            assert sorted(ids(dataset)) == list(range(1200))
+            assert len(os.listdir("/proc/self/fd")) < 600
+        shutil.rmtree(tmp_path / "data 0")
+        assert sorted(ids(dataset)) == list(range(1200))  # all of them from the caches, where they are pinned
+        assert sum(data.num_pinned for data in cached_data(CacheFolder(Path(streams[0].local)))) >= 12
 
 
 def test_the_indexes_of_all_streams_are_read_at_the_same_time(tmp_path):

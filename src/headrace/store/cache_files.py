@@ -31,7 +31,7 @@ import msgspec
 import headrace.errors
 from headrace.errors import HeadraceError
 from headrace.store import files
-from headrace.store.file_locks import LockTable
+from headrace.store.file_locks import lock_table
 from headrace.store.identity import ATTEMPT_PATTERN, attempt_id, parsed_identity, process_identity
 from headrace.store.listing import Listing, part_of
 from headrace.store.store import DatasetFile
@@ -99,7 +99,7 @@ class CacheFolder:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.root = os.path.join(directory, _TREE)
-        self.locks = LockTable(Path(self.root, "locks"))
+        self.locks = lock_table(Path(self.root, "locks"))
         self.listing = Listing(os.path.join(self.root, "files"), _tag)
 
     def entry(self, fingerprint: str, path: str) -> Entry:

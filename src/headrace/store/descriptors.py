@@ -1,6 +1,7 @@
 """Open files for positional reads: the least recently used are closed, and never one that a thread is reading."""
 
 import os
+import resource
 import stat
 import threading
 import weakref
@@ -11,31 +12,38 @@ from itertools import islice
 
 from headrace.errors import NotFoundError
 
-__all__ = ["Descriptors", "open_to_read"]
+__all__ = ["Descriptors", "descriptors_together", "open_to_read"]
 
-
-_FEWEST = 4
+_FEWEST = 1
 
 _sharing: "weakref.WeakSet[Descriptors]" = weakref.WeakSet()
+
+
+def descriptors_together() -> int:
+    """How many descriptors all of one kind in this process may keep open together: a quarter of its soft limit."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return 1 << 20 if soft == resource.RLIM_INFINITY else soft // 4
 
 
 class Descriptors:
     """At most max_open descriptors by full path, shared by threads; more only while more are being read at once.
 
-    max_together is for all in this process that were given one: each has an equal part, as a dataset may have dozens of
-    streams. One that nobody reads lets go of nothing until it is read again.
+    max_together is for all in this process that were given one: each has an equal part, and closes what is above it as
+    soon as there is one more, since a dataset may have hundreds of streams.
     """
 
     def __init__(self, max_open: int, max_together: int | None = None) -> None:
         self.max_open = max_open
         self._max_together = max_together
-        if max_together is not None:
-            _sharing.add(self)
         self._lock = threading.Lock()
         self._open: OrderedDict[str, _Descriptor] = OrderedDict()  # full path -> descriptor, oldest use first
         self._forgotten = 0  # how often forget() ran
         # A store that is dropped without close() must not keep its files open for the rest of the process's life.
         weakref.finalize(self, _close_all, self._open).atexit = False
+        if max_together is not None:
+            _sharing.add(self)
+            for other in list(_sharing):
+                other._keep_to_its_part()
 
     @contextmanager
     def opened(self, full_path: str) -> Iterator[int]:
@@ -69,6 +77,14 @@ class Descriptors:
         if self._max_together is None:
             return self.max_open
         return min(self.max_open, max(_FEWEST, self._max_together // len(_sharing)))
+
+    def _keep_to_its_part(self) -> None:
+        # Whoever holds the lock does it himself, in the end; after a fork nobody may.
+        if self._lock.acquire(blocking=False):
+            try:
+                self._shrink(self._most)
+            finally:
+                self._lock.release()
 
     def _take(self, full_path: str) -> "_Descriptor":
         with self._lock:

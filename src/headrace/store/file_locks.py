@@ -6,6 +6,9 @@ A lock file for each name would cost a descriptor for each mapped file, and ther
 
 Such a lock belongs to the open file, not to the thread, so a table counts for itself what this process holds. It never
 waits: no lock of the system has a time-out, and who waits has to look at more than the lock.
+
+A process may use hundreds of folders, with sixteen files each. Where its tables have as many open as they may, a shared
+lock is left to a map of its file, which keeps that open without a descriptor; the others close theirs right after.
 """
 
 import contextlib
@@ -17,14 +20,16 @@ import struct
 import sys
 import threading
 import weakref
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator
 from pathlib import Path
 
 from headrace.errors import StoreError
+from headrace.store.descriptors import descriptors_together
 from headrace.store.files import make_folders
+from headrace.store.maps import kept_open
 
-__all__ = ["LockTable"]
+__all__ = ["LockTable", "lock_table"]
 
 _NUM_FILES = 16  # the system's list of locks is searched from its beginning, and it is kept a file
 _FIRST_BYTE = 1 << 40
@@ -36,6 +41,12 @@ _EXCLUSIVE = -1
 _OF_OPEN_FILES = getattr(fcntl, "F_OFD_SETLK", fcntl.F_SETLK)
 
 _tables: "weakref.WeakSet[LockTable]" = weakref.WeakSet()
+_by_folder: "weakref.WeakValueDictionary[Path, LockTable]" = weakref.WeakValueDictionary()
+
+
+def lock_table(folder: Path) -> "LockTable":
+    """This process's table for the folder, the same for all who ask: many streams may share a cache."""
+    return _by_folder.setdefault(folder, LockTable(folder))
 
 
 class LockTable:
@@ -50,6 +61,7 @@ class LockTable:
         self.folder = folder
         self.read_only = False
         self._files: dict[int, int | None] = {}  # number -> descriptor; None: there is none, and none can be made
+        self._maps: dict[str, object] = {}  # name -> what keeps its lock, of a file that is not open here
         self._reset()
         _tables.add(self)
         weakref.finalize(self, _close_all, self._files).atexit = False
@@ -59,13 +71,14 @@ class LockTable:
         self._mutex = threading.Lock()
         self._command = _OF_OPEN_FILES
         self._held: dict[str, int] = {}  # name -> how many share it, or _EXCLUSIVE
+        self._users: Counter[int] = Counter()  # number -> how many of these names are locked by its descriptor
         self._dropped: deque[str] = deque()  # shared locks that are no longer needed
 
     def share(self, name: str) -> bool:
         """Whether this process now holds the name with others, once more; False while somebody has it alone."""
         with self._locked():
             count = self._held.get(name, 0)
-            if count == _EXCLUSIVE or (count == 0 and not self._lock(name, fcntl.F_RDLCK)):
+            if count == _EXCLUSIVE or (count == 0 and not self._acquire(name, fcntl.F_RDLCK)):
                 return False
             self._held[name] = count + 1
             return True
@@ -76,7 +89,7 @@ class LockTable:
             if name in self._held or self.read_only:
                 return False
             self._leave_deleted(_place(name)[0])
-            if not self._lock(name, fcntl.F_WRLCK):
+            if not self._acquire(name, fcntl.F_WRLCK):
                 return False
             self._held[name] = _EXCLUSIVE
             return True
@@ -85,7 +98,7 @@ class LockTable:
         """Ends what take() began."""
         with self._locked():
             if self._held.pop(name, None) is not None:
-                self._lock(name, fcntl.F_UNLCK)
+                self._release(name)
 
     def drop(self, name: str, process: int) -> None:
         """Ends what share() began in that process. Never waits, so that a finalizer may call it wherever it runs."""
@@ -112,14 +125,15 @@ class LockTable:
                 _close_all(self._files)
 
     def renew(self) -> None:
-        """Let go of everything, and open the lock files anew: those that are open may have been deleted."""
+        """Let go of what is held in lock files that were deleted: nobody else can see it."""
         with self._locked():
-            self._held.clear()
-            _close_all(self._files)
+            for number in list(self._files):
+                self._leave_deleted(number)
 
     def abandon(self) -> None:
         """Let go of what was inherited in a forked child: an open file of the parent's would keep its locks alive."""
         _close_all(self._files)
+        self._maps.clear()
         self._reset()
 
     @contextlib.contextmanager
@@ -143,11 +157,51 @@ class LockTable:
             self._held[name] = count - 1
         elif count == 1:
             del self._held[name]
-            self._lock(name, fcntl.F_UNLCK)
+            self._release(name)
 
-    def _lock(self, name: str, kind: int) -> bool:
+    def _acquire(self, name: str, kind: int) -> bool:
+        """Whether the name, which was not held, is locked now."""
         number, place = _place(name)
-        descriptor = self._file(number)
+        is_full = self._has_too_many(len(self._files) + (number not in self._files))
+        if is_full and kind == fcntl.F_RDLCK and self._command != fcntl.F_SETLK:
+            return self._share_by_map(name)
+        is_locked = self._lock(self._file(number), kind, place)
+        self._users[number] += is_locked
+        self._close_spare(number)
+        return is_locked
+
+    def _share_by_map(self, name: str) -> bool:
+        # Opened anew, since a map keeps all locks of the file that it is of.
+        number, place = _place(name)
+        descriptor = self._opened(self._path(number))
+        if descriptor is None:
+            return True
+        try:
+            if is_locked := self._lock(descriptor, fcntl.F_RDLCK, place):
+                self._maps[name] = kept_open(descriptor)
+        finally:
+            os.close(descriptor)
+        return is_locked
+
+    def _release(self, name: str) -> None:
+        """Ends what _acquire() began."""
+        if self._maps.pop(name, None) is None:
+            number, place = _place(name)
+            self._lock(self._file(number), fcntl.F_UNLCK, place)
+            self._users[number] -= 1
+            self._close_spare(number)
+
+    def _has_too_many(self, num_files: int) -> bool:
+        return num_files > descriptors_together() // len(_tables)
+
+    def _close_spare(self, number: int) -> None:
+        """Close a lock file that nothing is locked by, where more are open than may be."""
+        if not self._users[number] and self._command != fcntl.F_SETLK and self._has_too_many(len(self._files)):
+            descriptor = self._files.pop(number, None)
+            if descriptor is not None:
+                os.close(descriptor)
+
+    def _lock(self, descriptor: int | None, kind: int, place: int) -> bool:
         if descriptor is None:
             return kind != fcntl.F_WRLCK
         try:
@@ -161,7 +215,7 @@ class LockTable:
                 # A sandbox whose kernel lacks them has the older ones, of processes. Two tables in one process do not
                 # see one another then, which costs a fetch or a file too many, and nothing else.
                 self._command = fcntl.F_SETLK
-                return self._lock(name, kind)
+                return self._lock(descriptor, kind, place)
             if error.errno in _NO_LOCKS:
                 raise StoreError(
                     f"{self.folder}: this file system has no locks ({error.strerror}), and processes that share a "
@@ -180,8 +234,10 @@ class LockTable:
                 return
         os.close(descriptor)
         del self._files[number]
+        self._users[number] = 0
         for name in [name for name in self._held if _place(name)[0] == number]:
             del self._held[name]
+            self._maps.pop(name, None)
 
     def _path(self, number: int) -> str:
         return os.path.join(self.folder, f"{number:x}")

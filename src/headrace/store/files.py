@@ -42,7 +42,7 @@ _ADVICE = {
     errno.EDQUOT: "; the quota is used up",
     errno.EACCES: "; check the permissions of the file and its folders",
     errno.EROFS: "; write to another directory",
-    errno.EMFILE: "; raise `ulimit -n`, or pass a smaller max_open_files",
+    errno.EMFILE: "; raise `ulimit -n`",
     errno.ENAMETOOLONG: "; use a shorter name",
 }
 _ORPHAN = re.compile(rf"\..*\.({ATTEMPT_PATTERN})\.tmp", re.DOTALL)

@@ -7,7 +7,6 @@ the target, and then the directory is synced, since a rename lives in the direct
 
 import contextlib
 import os
-import resource
 import stat
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from numpy.typing import NDArray
 
 from headrace.errors import AlreadyExistsError, NotFoundError
 from headrace.store import files
-from headrace.store.descriptors import Descriptors, open_to_read
+from headrace.store.descriptors import Descriptors, descriptors_together, open_to_read
 from headrace.store.files import named
 from headrace.store.maps import map_file, most_maps
 from headrace.store.store import (
@@ -212,13 +211,13 @@ class LocalStore(Store):
     def _file_limit(self) -> int:
         if self._max_open_files is not None:
             return self._max_open_files
-        return max(4, min(1024, _descriptors_of_all_stores()))
+        return max(4, min(1024, descriptors_together()))
 
     def _own_descriptors(self) -> Descriptors:
         process = os.getpid()
         descriptors = self._descriptors.get(process)
         if descriptors is None:
-            together = _descriptors_of_all_stores() if self._max_open_files is None else None
+            together = descriptors_together() if self._max_open_files is None else None
             descriptors = self._descriptors.setdefault(process, Descriptors(self._file_limit(), together))  # atomic
             self._abandon_inherited(process)
         return descriptors
@@ -301,9 +300,3 @@ class LocalWriter:
         if self._descriptor is None:
             raise ValueError(f"{self._full_path}: this writer is closed")
         return self._descriptor
-
-
-def _descriptors_of_all_stores() -> int:
-    """How many descriptors the stores of this process may keep together: a quarter of its soft limit."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return 1 << 20 if soft == resource.RLIM_INFINITY else soft // 4

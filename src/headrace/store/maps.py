@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["map_file", "mapping_of", "most_maps"]
+__all__ = ["kept_open", "map_file", "mapping_of", "most_maps"]
 
 _FAILED = ctypes.c_void_p(-1).value
 _FEWEST_ALLOWED = 65_530  # Linux's default for one process
@@ -23,12 +23,23 @@ def map_file(descriptor: int, size: int) -> memoryview:
     """
     if sys.version_info >= (3, 13):
         return memoryview(mmap.mmap(descriptor, size, prot=mmap.PROT_READ, trackfd=False))
-    libc = _libc()
-    address = libc.mmap(None, size, mmap.PROT_READ, mmap.MAP_SHARED, descriptor, 0)
+    return np.asarray(_mapped(descriptor, size, mmap.PROT_READ)).data
+
+
+def kept_open(descriptor: int) -> object:
+    """What keeps the file open as it was opened, with its locks, after the descriptor is closed, and ends with itself.
+
+    The system's locks of open files end with the last who has the file, and a map has it. Nothing can be read by it.
+    """
+    return _mapped(descriptor, 1, 0)
+
+
+def _mapped(descriptor: int, size: int, protection: int) -> "_Map":
+    address = _libc().mmap(None, size, protection, mmap.MAP_SHARED, descriptor, 0)
     if address == _FAILED:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
-    return np.asarray(_Map(address, size)).data
+    return _Map(address, size)
 
 
 def mapping_of(view: memoryview) -> object:

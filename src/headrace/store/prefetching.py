@@ -3,6 +3,7 @@
 import heapq
 import os
 import threading
+import weakref
 from collections.abc import Callable, Mapping
 
 from headrace.store.downloads import NoRoomError
@@ -10,10 +11,13 @@ from headrace.store.downloads import NoRoomError
 __all__ = ["Prefetcher"]
 
 _THREADS = 4
+_THREADS_TOGETHER = 64  # of all in this process that have more than one: each holds files and connections open
 _FIRST_RETRY_S, _LONGEST_RETRY_S = 0.05, 1.0  # for room: who lets go of a map tells nobody
 
 AtHand = Callable[[str], memoryview | None]  # what is there already
 Fetch = Callable[[str], memoryview]  # NoRoomError where the file cannot be kept
+
+_prefetchers: "weakref.WeakSet[Prefetcher]" = weakref.WeakSet()
 
 
 class Prefetcher:
@@ -27,6 +31,7 @@ class Prefetcher:
     def __init__(self, at_hand: AtHand, fetch: Fetch) -> None:
         self._at_hand, self._fetch = at_hand, fetch
         self._reset()
+        _prefetchers.add(self)
 
     def _reset(self) -> None:
         self._process = os.getpid()
@@ -158,7 +163,7 @@ class Prefetcher:
             return None
 
     def _add_thread(self) -> None:
-        if self._pending and self._threads < _THREADS:
+        if self._pending and self._threads < max(1, min(_THREADS, _THREADS_TOGETHER // len(_prefetchers))):
             self._threads += 1
             threading.Thread(target=self._work, name="headrace prefetch", daemon=True).start()
 

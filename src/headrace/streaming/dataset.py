@@ -1,7 +1,8 @@
 """StreamingDataset: samples of MDS and other shards from anywhere, mixed and shuffled, for each rank and worker."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 import numpy as np
 import torch.utils.data
@@ -245,6 +246,14 @@ class StreamingDataset(ShardTables, torch.utils.data.IterableDataset[Any]):
         self._epochs.begun_at(cursor)
         self._iterator = None
         self.next_loader_at = cursor if waits else Cursor(cursor.epoch + 1)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
     def close(self) -> None:
         """Release maps and files; opened again when used, it sees what is there by then. A loader that has its order

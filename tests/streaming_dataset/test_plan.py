@@ -2,7 +2,8 @@
 
 import pytest
 
-from headrace import Plan, StreamingDataLoader
+from headrace import Plan, StreamingDataLoader, WithLengths
+from headrace.errors import OrderError
 from streaming_dataset.scenes import dataset_of, stores_of
 
 
@@ -21,3 +22,17 @@ def test_a_plan_says_what_each_step_of_the_loader_has_and_when_each_sample_is_se
             for item in {*ranks[0], *ranks[1]}:
                 seen[item].append((epoch, step))
     assert {item: plan.when_seen(None, item, range(3)) for item in range(36)} == seen
+
+
+def test_a_plan_of_the_dataset_is_that_of_its_view():
+    dataset = dataset_of(stores_of(1, 36, "skewed"), shuffle=True, rank=1, world_size=2)
+    given, view = Plan(dataset, 8, 2), Plan(dataset.as_view(), 8, 2)
+    assert given.rows_in_epoch() == 36
+    assert given.samples_of_step(1, epoch=2) == view.samples_of_step(1, epoch=2)
+    assert given.when_seen(None, 5, range(3)) == view.when_seen(None, 5, range(3))
+
+
+def test_lengths_do_not_go_on_a_dataset_whose_length_is_a_share():
+    dataset = dataset_of(stores_of(1, 36, "skewed"), rank=1, world_size=2)
+    with pytest.raises(OrderError, match="goes below StreamingDataset"):
+        WithLengths(dataset, [1] * len(dataset))

@@ -77,8 +77,8 @@ def plan(  # noqa: PLR0913 -- each is an option of the command
     """Say which samples a run will see, and when, without reading one.
 
     The order is the loader's for the same datasets, sizes and seed: `ShuffledDataset`, `MixedDataset` where there are
-    several, `PackedDataset` with --pack. StreamingDataset has another one, which Plan(dataset.as_view(), ...) tells in
-    Python. Samples are printed as NAME:ITEM, the folder and the number in its dataset.
+    several, `PackedDataset` with --pack. StreamingDataset has another one, which Plan(dataset, ...) tells in Python.
+    Samples are printed as NAME:ITEM, the folder and the number in its dataset.
 
     --quality prints, for each dataset: how far pools of some sizes are from an ideal shuffle (0; none at all is 1), and
     what a reader that fetches whole shards, and keeps the last ones, fetches an epoch. --epoch does not matter there.

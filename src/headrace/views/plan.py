@@ -18,7 +18,7 @@ from headrace.planning.shuffle import LAST_POSITION
 from headrace.views.ending import reach_of
 from headrace.views.leaves import leaves_at
 from headrace.views.options import whole_number
-from headrace.views.protocol import Int64s, is_ordered, is_view, is_windowed
+from headrace.views.protocol import Int64s, is_ordered, is_view, is_windowed, ordered_view
 
 __all__ = ["Origins", "Plan"]
 
@@ -70,11 +70,11 @@ class Plan:
 
     dataset is any map-style one, a composition of views, or packed rows or token-budget batches over one: there a row
     is several samples, and for batches global_batch_size is world_size, since every rank gets one a step. Finding a
-    step of those plans the windows before it in its epoch, from lengths.
+    step of those plans the windows before it in its epoch, from lengths. A StreamingDataset stands for its view.
     """
 
     def __init__(self, dataset: Any, global_batch_size: int, world_size: int = 1, *, drop_last: bool = True) -> None:
-        self.dataset = dataset
+        self.dataset = dataset = ordered_view(dataset)
         self.global_batch_size = whole_number("global_batch_size", global_batch_size, least=1)
         self.world_size = whole_number("world_size", world_size, least=1)
         self.drop_last = drop_last

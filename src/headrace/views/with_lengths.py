@@ -24,7 +24,7 @@ class WithLengths:
     """
 
     def __init__(self, dataset: MapDataset, lengths: ArrayLike) -> None:
-        if is_ordered(dataset):
+        if is_ordered(dataset) or hasattr(dataset, "as_view"):
             raise OrderError(f"lengths belong to items: WithLengths goes below {type(dataset).__name__}")
         given = np.asarray(lengths)
         if given.shape != (len(dataset),):

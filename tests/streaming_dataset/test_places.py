@@ -6,6 +6,7 @@ import os
 import pickle
 import resource
 import shutil
+import socket
 import stat
 import tempfile
 import threading
@@ -15,7 +16,7 @@ import numpy as np
 import pytest
 
 from headrace import CachedStore, LocalStore, MemoryStore, SampleDataset, StreamingDataLoader, StreamingDataset
-from headrace.errors import DatasetChangedError, NoDatasetError, OptionError
+from headrace.errors import DatasetChangedError, NoDatasetError, OptionError, StoreError
 from headrace.store import FolderStore, RetryingStore
 from headrace.store.cache_files import CacheFolder
 from headrace.store.eviction import cached_data
@@ -486,6 +487,37 @@ def test_a_url_that_names_no_place_is_refused_without_secrets(url, tmp_path):
         opened_stores([Stream(remote=url, local=tmp_path)], None)
     assert raised.value.option == "remote"
     assert "geheim" not in str(raised.value)
+
+
+@pytest.fixture
+def silent_port():
+    """A port at which somebody listens and says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+def test_a_server_that_is_silent_is_an_error_that_names_the_option_for_it(silent_port, tmp_path):
+    url = f"http://127.0.0.1:{silent_port}/data"
+    dataset = StreamingDataset(remote=url, local=tmp_path, download_retry=0, download_timeout=0.2)
+    with pytest.raises(StoreError, match=f"{url}.*download_timeout"):
+        len(dataset)
+
+
+def test_a_server_that_refuses_is_an_error_with_the_url(tmp_path):
+    pytest.importorskip("fsspec")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    dataset = StreamingDataset(remote=f"ftp://user:geheim@127.0.0.1:{port}/data", local=tmp_path, download_retry=0)
+    with pytest.raises(StoreError, match=f"ftp://127.0.0.1:{port}/data.*refused") as raised:
+        len(dataset)
+    assert "geheim" not in str(raised.value)
+
+
+@pytest.mark.parametrize("url", ["github://owner/data", "simplecache://data", "reference://data"])
+def test_a_url_that_says_too_little_is_an_error_that_says_what_to_do(url, tmp_path):
+    pytest.importorskip("requests")
+    with pytest.raises(StoreError, match=rf"{url}.*open_store\(url, \.\.\.\)"):
+        len(StreamingDataset(remote=url, local=tmp_path, download_retry=0))
 
 
 # Digests

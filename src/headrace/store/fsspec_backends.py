@@ -10,6 +10,7 @@ from typing import Any
 from headrace.errors import (
     AccessDeniedError,
     AlreadyExistsError,
+    HeadraceError,
     NotFoundError,
     OptionError,
     StoreError,
@@ -86,7 +87,11 @@ def capabilities_of(scheme: str) -> Capabilities:
 
 
 def opened(scheme: str, url: str, options: Mapping[str, Any]) -> tuple[Any, str]:
-    """A new file system without caches of listings, and the path of url in it."""
+    """A new file system without caches of listings, and the path of url in it.
+
+    ImportError where it needs a package that is not there, OptionError for options that it does not know, StoreError
+    where it cannot be made; some ask their server at once.
+    """
     more = {"skip_instance_cache": True, "use_listings_cache": False}
     try:
         if scheme in GOOGLE:
@@ -104,6 +109,14 @@ def opened(scheme: str, url: str, options: Mapping[str, Any]) -> tuple[Any, str]
         extra = EXTRAS.get(scheme)
         advice = f"pip install 'headrace[{extra}]'" if extra else str(error)
         raise ImportError(f"{scheme}:// needs another package: {advice}") from error
+    except HeadraceError:
+        raise
+    except Exception as error:
+        unusable = StoreError(
+            f"{shown(url)}: fsspec cannot open this by its URL alone ({_said(error)}); give its options to "
+            "open_store(url, ...), and pass the store in place of the URL"
+        )
+        raise store_error(error, shown(url)) or unusable from None
     return system, str(path).rstrip("/")
 
 
@@ -183,10 +196,7 @@ def store_error(error: BaseException, where: str) -> StoreError | None:
     """The error that every store raises for this cause; None where it is no fault of a store."""
     if isinstance(error, StoreError):
         return error
-    status, package = status_of(error), type(error).__module__.partition(".")[0]
-    text = re.sub(r"\?[^\s'\")]*", "?...", " ".join(str(error).split()))  # a query may hold a signature
-    text = re.sub(r"(?<=//)[^/\s]*:[^/\s]*@", "", text)
-    said = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    status, package, said = status_of(error), type(error).__module__.partition(".")[0], _said(error)
     if isinstance(error, FileNotFoundError | NotADirectoryError | IsADirectoryError) or status in (404, 410):
         return NotFoundError(f"{where}: no such object")
     if isinstance(error, FileExistsError) or status in (409, 412):
@@ -204,7 +214,7 @@ def store_error(error: BaseException, where: str) -> StoreError | None:
         return TemporaryStoreError(f"{where}: {said}")
     if status is None and package.startswith(NETWORK):
         return TemporaryStoreError(f"{where}: {said}")
-    if status is not None or isinstance(error, OSError) or package == "gcsfs":
+    if status is not None or isinstance(error, OSError) or package in ("gcsfs", "huggingface_hub"):
         return StoreError(f"{where}: {said}")
     return None
 
@@ -217,6 +227,13 @@ def status_of(error: BaseException) -> int | None:
         if isinstance(value, int | str) and str(value).isdigit() and 300 <= int(value) < 600:
             return int(value)
     return None
+
+
+def _said(error: BaseException) -> str:
+    """The error's kind and text, without what may be a secret."""
+    text = re.sub(r"\?[^\s'\")]*", "?...", " ".join(str(error).split()))  # a query may hold a signature
+    text = re.sub(r"(?<=//)[^/\s]*:[^/\s]*@", "", text)
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def _is_denial(error: BaseException) -> bool:

@@ -29,9 +29,12 @@ _SLOW_DOWN = ("SlowDown", "RequestTimeout", "InternalError", "ServerBusy", "Oper
 _EXPIRED = re.compile("expired|TokenRefreshRequired|RequestTimeTooSkewed|InvalidAuthenticationToken", re.IGNORECASE)
 _PROVIDER = re.compile(r"credential provider: ([^\n]{1,300})")
 _NO_CREDENTIALS = ("//169.254.169.254", "MissingCredential", "Missing credential", "no credentials")
+_TIMED_OUT = (
+    "no bytes came within the time-out (request_timeout_s, connect_timeout_s; download_timeout of a StreamingDataset)"
+)
 _CONNECTION = (
-    ("TimedOut", "no bytes came within the time-out (request_timeout_s, connect_timeout_s)"),
-    ("kind: Timeout", "no bytes came within the time-out (request_timeout_s, connect_timeout_s)"),
+    ("TimedOut", _TIMED_OUT),
+    ("kind: Timeout", _TIMED_OUT),
     ("kind: Connect", "no connection (endpoint and network are to be looked at, if it stays so)"),
     ("IncompleteBody", "the body was cut"),
     ("UnexpectedEof", "the body was cut"),

@@ -1,20 +1,14 @@
 """Datasets of every kind for the scenarios of epochs and resumes, and runs of them here or in a process of its own.
 
-At module level, so that worker processes and new interpreters find what is here: `python -c "import loading.scenarios;
-loading.scenarios.main()"` in the tests' folder reads a list of runs as JSON and writes what each gave.
+At module level, so that worker processes and new interpreters find what is here.
 """
 
-import json
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from headrace import (
     BufferSortedDataset,
@@ -33,9 +27,9 @@ from headrace import (
     StreamStorage,
     TokenBudgetBatches,
 )
-from loading.samples import Numbers, Slow
+from loading import jobs
+from loading.samples import Numbers, Slow, flat
 
-TESTS = Path(__file__).parents[1]
 LENGTH = 4  # of a window
 
 PROCESSES = {"parallel_method": "process", "multiprocessing_context": "fork"}
@@ -221,92 +215,22 @@ def loader(case, folder, count, rank=0, world_size=1, *, size=None, workers="alo
     )
 
 
-class Job:
-    """Loaders of all ranks, run side by side."""
+class Job(jobs.Job):
+    """Loaders of all ranks over the case's dataset."""
 
     def __init__(self, case, folder, count, world_size=1, state=None, **options):
-        self.batches = CASES[case].batches
-        self.loaders = [loader(case, folder, count, rank, world_size, **options) for rank in range(world_size)]
-        for one in self.loaders:
-            if state is not None:
-                one.load_state_dict(state)
-        self._endless = [self._on_and_on(one) for one in self.loaders]
-
-    def epoch(self):
-        """The global batches of the next epoch, or of the rest of this one; all ranks make equally many steps."""
-        return self._together([[self._rows(batch) for batch in one] for one in self.loaders])
-
-    def run(self, steps):
-        """So many more global batches, however many epochs they are in."""
-        return self._together([list(islice(one, steps)) for one in self._endless])
-
-    def state(self):
-        """The state, which every rank says alike."""
-        states = [one.state_dict() for one in self.loaders]
-        assert all(state == states[0] for state in states)
-        return json.loads(json.dumps(states[0]))
-
-    def close(self):
-        for one in self.loaders:
-            one.close()
-
-    def _rows(self, batch):
-        return [batch] if self.batches else batch
-
-    def _on_and_on(self, one):
-        while True:
-            batch = None
-            for batch in one:
-                yield self._rows(batch)
-            assert batch is not None, "an epoch without a batch"
-
-    @staticmethod
-    def _together(ranks):
-        steps = []
-        for parts in zip(*ranks, strict=True):
-            rows = [None] * sum(map(len, parts))
-            for rank, part in enumerate(parts):
-                rows[rank :: len(parts)] = part
-            steps.append(rows)
-        return steps
+        loaders = [loader(case, folder, count, rank, world_size, **options) for rank in range(world_size)]
+        super().__init__(loaders, (lambda batch: [batch]) if CASES[case].batches else list, state)
 
 
-def run(task):
+def run(**task):
     """{case, folder, count, world_size, ..., state or state_file, steps or epochs} -> {batches, state}."""
-    task = dict(task)
-    steps, epochs, file = (task.pop(name, None) for name in ("steps", "epochs", "state_file"))
-    if file is not None:
-        task["state"] = torch.load(file, weights_only=True)
-    job = Job(**task)
-    batches = job.run(steps) if epochs is None else [job.epoch() for _ in range(epochs)]
-    found = {"batches": batches, "state": job.state()}
-    job.close()
-    return found
+    return jobs.run(Job, **task)
 
 
-def in_a_new_process(tasks, timeout=100):
+def in_a_new_process(tasks, timeout_s=100):
     """run() of each of them, in a fresh interpreter."""
-    done = subprocess.run(
-        [sys.executable, "-c", "import loading.scenarios; loading.scenarios.main()"],
-        cwd=TESTS,
-        input=json.dumps(tasks),
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
-
-
-def main():
-    """What in_a_new_process() runs."""
-    torch.set_num_threads(1)
-    print(json.dumps([run(task) for task in json.loads(sys.stdin.read())]))
-
-
-def flat(batches):
-    """The rows of all batches."""
-    return [row for batch in batches for row in batch]
+    return jobs.in_a_new_process("loading.scenarios", tasks, timeout_s)
 
 
 def ids(case, batches):

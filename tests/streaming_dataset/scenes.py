@@ -12,6 +12,7 @@ import time
 import torch.utils.data._utils.worker as torch_worker
 
 from headrace import MDSWriter, MemoryStore, Stream, StreamingDataLoader, StreamingDataset
+from loading import jobs
 from streaming_dataset.written import numbers_of
 
 LAYOUTS = ("one shard", "one sample a shard", "skewed")
@@ -94,62 +95,17 @@ def collected(workers):
     return [row for batch in batches for row in batch]
 
 
-def global_batches(ranks):
-    """For each step the rows of all ranks' batches, as they lie in the order; all ranks make equally many steps."""
-    steps = []
-    for parts in zip(*ranks, strict=True):
-        rows = [None] * sum(map(len, parts))
-        for rank, part in enumerate(parts):
-            rows[rank :: len(parts)] = part
-        steps.append(rows)
-    return steps
-
-
-class Job:
-    """StreamingDataLoaders of all ranks over one dataset, run side by side: make(rank, world_size) -> dataset."""
+class Job(jobs.Job):
+    """StreamingDataLoaders of all ranks over one dataset: make(rank, world_size) -> dataset."""
 
     def __init__(self, make, world_size=1, global_batch_size=8, state=None, **options):
         assert global_batch_size % world_size == 0
         size = global_batch_size // world_size
-        self.loaders = [
+        loaders = [
             StreamingDataLoader(make(rank=rank, world_size=world_size), batch_size=size, **options)
             for rank in range(world_size)
         ]
-        for one in self.loaders:
-            if state is not None:
-                one.load_state_dict(state)
-        self._endless = [self._on_and_on(one) for one in self.loaders]
-
-    def epoch(self):
-        """The global batches of the next epoch, or of the rest of this one."""
-        return global_batches([[numbers_of([batch]) for batch in one] for one in self.loaders])
-
-    def run(self, steps):
-        """So many more global batches, however many epochs they are in."""
-        return global_batches([list(itertools.islice(one, steps)) for one in self._endless])
-
-    def state(self):
-        """The state, which every rank says alike."""
-        states = [one.state_dict() for one in self.loaders]
-        assert all(state == states[0] for state in states)
-        return states[0]
-
-    def close(self):
-        for one in self.loaders:
-            one.close()
-
-    @staticmethod
-    def _on_and_on(one):
-        while True:
-            batch = None
-            for batch in one:
-                yield numbers_of([batch])
-            assert batch is not None, "an epoch without a batch"
-
-
-def flat(batches):
-    """The rows of all batches."""
-    return [row for batch in batches for row in batch]
+        super().__init__(loaders, lambda batch: numbers_of([batch]), state)
 
 
 def forked(function, *arguments):

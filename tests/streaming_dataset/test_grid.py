@@ -18,7 +18,8 @@ from headrace.errors import OrderError
 from headrace.loading.world import World
 from headrace.planning import Cursor
 from headrace.streaming.iteration import Share
-from streaming_dataset.scenes import LAYOUTS, dataset_of, flat, global_batches, rows_of_a_rank, stores_of
+from loading.samples import flat, together
+from streaming_dataset.scenes import LAYOUTS, dataset_of, rows_of_a_rank, stores_of
 from streaming_dataset.written import numbers_of
 
 SIZES = range(102)
@@ -116,7 +117,7 @@ def check_iterations(order, ranks, workers, batch, *, processes=False):
         assert [len(epoch) for epoch in rows[-1]] == [len(dataset)] * 2 == [-(-count // ranks)] * 2
         padding += dataset.padding
     for epoch, expected in enumerate(order_of(*order)):
-        dealt = [row for together in zip(*(mine[epoch] for mine in rows), strict=True) for row in together]
+        dealt = [row for step in zip(*(mine[epoch] for mine in rows), strict=True) for row in step]
         assert dealt == list(itertools.islice(itertools.cycle(expected), len(dealt)))
         assert len(dealt) == count + padding
         assert padding < ranks
@@ -148,7 +149,7 @@ def check_loaders(order, ranks, workers, batch, *, drop_last, **options):
         for step in zip(*ranks_of, strict=True):
             lengths = [len(rows) for rows in step]
             assert max(lengths) - min(lengths) <= 1
-        steps = global_batches(ranks_of)
+        steps = together(ranks_of)
         assert {len(step) for step in steps[:-1]} <= {size}
         assert flat(steps) == expected[: count // size * size if drop_last else count]
 

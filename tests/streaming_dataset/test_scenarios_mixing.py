@@ -10,8 +10,9 @@ import torch.utils.data
 from headrace import MemoryStore, Stream, StreamingDataLoader, StreamingDataset
 from headrace.errors import NoDatasetError, OptionError
 from headrace.testing import FaultStore
+from loading.samples import flat
 from sample_scenes import index_of, put_index
-from streaming_dataset.scenes import Job, dataset_of, flat, store_of
+from streaming_dataset.scenes import Job, dataset_of, store_of
 from streaming_dataset.written import numbers_of, streams, write_numbers, write_streams
 
 FORK = {"num_workers": 2, "multiprocessing_context": "fork"}

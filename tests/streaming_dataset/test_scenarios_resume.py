@@ -7,8 +7,6 @@ test_dataset.py and test_torchdata.py have states of the dataset itself; tests/d
 import json
 import pickle
 import shutil
-import subprocess
-import sys
 from itertools import islice
 from pathlib import Path
 
@@ -17,10 +15,11 @@ import torch
 
 from headrace import StatefulDataLoader, StateMismatchError, Stream, StreamingDataLoader, StreamingDataset
 from headrace.errors import ClosedError, OrderError
-from streaming_dataset.scenes import Job, flat, global_batches
+from loading import jobs
+from loading.samples import flat
+from streaming_dataset.scenes import Job
 from streaming_dataset.written import numbers_of, streams, write_numbers, write_streams
 
-TESTS = Path(__file__).parents[1]
 WORKERS = {
     "alone": {},
     "workers": {"num_workers": 3, "prefetch_factor": 4, "multiprocessing_context": "fork"},
@@ -52,44 +51,22 @@ def job_of(kind, folder, *, world_size=1, size=8, state=None, workers="alone", *
     return Job(make, world_size, size, state, **WORKERS[workers], **loading)
 
 
-def run(task):
+def run(**task):
     """{kind, folder, ..., steps or epochs} -> {batches, state}; a state comes as JSON, or as what torch.save wrote."""
-    task = dict(task)
-    steps, epochs, file = (task.pop(name, None) for name in ("steps", "epochs", "state_file"))
-    if file is not None:
-        task["state"] = torch.load(file, weights_only=True)
-    job = job_of(**task)
-    batches = job.run(steps) if epochs is None else [job.epoch() for _ in range(epochs)]
-    found = {"batches": batches, "state": job.state()}
-    job.close()
-    return found
+    return jobs.run(job_of, **task)
 
 
 def in_a_new_process(tasks):
     """run() of each of them, in a fresh interpreter."""
-    done = subprocess.run(
-        [sys.executable, "-c", "import streaming_dataset.test_scenarios_resume as here; here.main()"],
-        cwd=TESTS,
-        input=json.dumps(tasks),
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return jobs.in_a_new_process("streaming_dataset.test_scenarios_resume", tasks)
 
 
 def in_this_process(tasks):
     """The same here, where nothing of the state's run is left but the modules."""
-    return json.loads(json.dumps([run(task) for task in json.loads(json.dumps(tasks))]))
+    return json.loads(json.dumps([run(**task) for task in json.loads(json.dumps(tasks))]))
 
 
 WHERE = pytest.mark.parametrize("where", [in_this_process, pytest.param(in_a_new_process, marks=pytest.mark.slow)])
-
-
-def main():
-    torch.set_num_threads(1)
-    print(json.dumps([run(task) for task in json.loads(sys.stdin.read())]))
 
 
 def first_steps(kind, folder, steps, **options):
@@ -103,15 +80,10 @@ def first_steps(kind, folder, steps, **options):
 # O36: a chain of resumes with the same ranks
 
 
+@pytest.mark.slow  # test_loader_resume.py has one such run among the fast ones
 @pytest.mark.parametrize(
     ("kind", "workers", "every"),
-    [
-        ("one", "alone", 5),
-        *(
-            pytest.param(*some, marks=pytest.mark.slow)
-            for some in [("one", "alone", 1), ("mixed", "alone", 1), ("one", "workers", 5), ("mixed", "kept", 5)]
-        ),
-    ],
+    [("one", "alone", 1), ("mixed", "alone", 1), ("one", "workers", 5), ("mixed", "kept", 5)],
 )
 def test_from_every_batch_on_a_new_process_reads_what_was_left_of_two_epochs(kind, workers, every, data, tmp_path):
     options = {"kind": kind, "folder": str(data), "world_size": 2, "workers": workers}
@@ -233,7 +205,7 @@ def test_four_then_two_then_eight_ranks_continue_one_run(where, data):
             assert numbers_of(islice(loader, 1)) == whole[len(rows) : len(rows) + 4]
 
 
-def test_batches_of_one_stream_go_on_with_other_ranks_and_those_of_one_a_device_only_with_as_many(data):
+def test_batches_made_of_streams_go_on_with_other_ranks_and_those_of_one_a_device_only_with_as_many(data):
     def make(rank, world_size, batch_size=4, method="device_per_stream"):
         folders = [data / "mixed" / name for name in "abc"]
         options = {"batching_method": method, "batch_size": batch_size, "shuffle": True}
@@ -247,14 +219,17 @@ def test_batches_of_one_stream_go_on_with_other_ranks_and_those_of_one_a_device_
     assert again.run(4) == whole[2:]
     with pytest.raises(StateMismatchError, match="devices"):
         Job(lambda **world: make(**world, batch_size=2), 4, 8, other.state())
-    per_stream = Job(lambda **world: make(**world, method="per_stream"), 2, 8)
-    whole = per_stream.run(6)
-    stopped = Job(lambda **world: make(**world, method="per_stream"), 2, 8)
-    stopped.run(2)
-    for ranks in (1, 4):
-        options = {"batch_size": 8 // ranks, "method": "per_stream"}
-        moved = Job(lambda options=options, **world: make(**world, **options), ranks, 8, stopped.state())
-        assert moved.run(4) == whole[2:]
+    for method in ("per_stream", "stratified"):
+
+        def made(rank, world_size, method=method):
+            return make(rank, world_size, 8 // world_size, method)
+
+        whole = Job(made, 2, 8).run(15)  # an epoch has 11 of them
+        stopped = Job(made, 2, 8)
+        for done, more in ((2, 2), (11, 9)):
+            stopped.run(more)
+            for ranks in (1, 4):
+                assert Job(made, ranks, 8, stopped.state()).run(15 - done) == whole[done:]
 
 
 def test_ranks_that_cannot_share_a_batch_are_told_before_the_first(data):
@@ -336,4 +311,4 @@ def test_what_a_state_is_not_about_may_be_another(data):
         dataset = StreamingDataset(local=data / "one", **options, **other)
         dataset.load_state_dict(state)
         assert numbers_of(pickle.loads(pickle.dumps(dataset))) == expected
-        assert global_batches([[numbers_of(dataset)]]) == [expected]
+        assert numbers_of(dataset) == expected

@@ -25,6 +25,7 @@ def mixed(value, key):
     return value ^ (value >> 32)
 
 
+@lru_cache(maxsize=1024)
 def sides(n):
     """The grid of at least n cells: left is the smallest number whose square is at least n."""
     low, high = 0, 1 << 32

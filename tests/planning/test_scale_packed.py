@@ -119,7 +119,7 @@ def at_half(window, row=5, rank=63):
     return {"window": window, "state": state, "rank": rank}, [tokens_of(node, each) for each in rows]
 
 
-@pytest.mark.parametrize("window", [2048, 65_536])
+@pytest.mark.parametrize("window", [2048, pytest.param(65_536, marks=pytest.mark.slow)])
 def test_a_thousand_packed_sources_go_on_at_half_without_a_loader(window):
     given, expected = at_half(window)
     batch, cpu_s, grown_kib, torch_loaded = in_a_fresh_process(BY_VIEWS, given)

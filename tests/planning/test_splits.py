@@ -138,7 +138,8 @@ def test_ranges_of_draws_have_what_counts_grow_by(given_weights, spans):
 
 @pytest.mark.parametrize("given_weights", LOPSIDED.values(), ids=LOPSIDED)
 def test_counts_are_within_two_of_the_share_at_every_prefix(given_weights):
-    shares = np.array([float(Fraction(weight) / sum(map(Fraction, given_weights))) for weight in given_weights])
+    total = sum(map(Fraction, given_weights))
+    shares = np.array([float(Fraction(weight) / total) for weight in given_weights])
     sources = np.array(dealt(Splits(shares_of(given_weights)), 3000))[:, 0]
     counts = np.cumsum(sources[:, None] == np.arange(len(shares)), axis=0)
     assert np.abs(counts - np.arange(1, 3001)[:, None] * shares).max() < 2

@@ -131,8 +131,9 @@ class Permutation:
 
 
 def walked(values: Words, n: int, keys: Sequence[_Each], *, inverse: bool) -> Words:
-    """The permuted values, all below n: the network, with cycle walking. n is more than SMALL.
+    """The permuted values, all below n: the network, with cycle walking.
 
+    Of few items it prefers some permutations: up to SMALL of them a table is better, or a turn (stream_draws.py).
     keys has the key of each round: one for all values, or an array with one a value, where each value is permuted by a
     bijection of its own.
     """

@@ -1,6 +1,7 @@
 """Worker processes: every start method, and workers that raise, die or never return."""
 
 import contextlib
+import gc
 import itertools
 import multiprocessing
 import os
@@ -8,12 +9,15 @@ import signal
 import sys
 import threading
 import time
+import weakref
 
 import numpy as np
 import pytest
+from torch.utils.data import dataloader as torch_dataloader
 
 from headrace import StreamNumpyFormat, StreamStorage, stack
 from headrace.errors import WorkerError
+from headrace.loading import workers
 from loading.samples import Arrays, Broken, CrashesAtExit, Numbers, drain, epoch, hurried, make
 from preparation.processes import alive, start
 
@@ -64,23 +68,6 @@ def check_cell(storage, method, num_workers, before):
         iterator = iter(loader)
         first = hurried(10, lambda: next(iterator))
         assert [first["tokens"].tolist(), *(batch["tokens"].tolist() for batch in iterator)] == expected
-
-
-@pytest.fixture
-def busy_threads():
-    over = threading.Event()
-
-    def spin():
-        while not over.wait(0.0005):
-            sum(range(2000))
-
-    threads = [threading.Thread(target=spin) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    yield
-    over.set()
-    for thread in threads:
-        thread.join()
 
 
 # A process that starts as spawn does imports torch, which takes seconds; the quick run has one of them.
@@ -248,6 +235,66 @@ def test_a_kept_worker_that_dies_while_nobody_reads_is_replaced(breaks_off):
         assert [batch["id"].tolist() for batch in loader] == np.arange(40).reshape(10, 4).tolist()
         assert time.monotonic() - begin_s < 10
         assert not {victim, other} & set(multiprocessing.active_children())
+
+
+class Pausing(Numbers):
+    """Item 4 takes its time."""
+
+    def __init__(self, length, pause_s):
+        super().__init__(length)
+        self.pause_s = pause_s
+
+    def __getitem__(self, index):
+        if index == 4:
+            time.sleep(self.pause_s)
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize(("pause_s", "timeout_s"), [(0.5, 30), (3600, 0.5)])
+def test_a_new_loop_waits_for_what_kept_workers_have_in_hand_as_long_as_for_a_batch(pause_s, timeout_s, monkeypatch):
+    monkeypatch.setattr(workers, "_LOOK_S", 0.1)
+    loader = by_processes(Pausing(16, pause_s), num_workers=1, persistent_workers=True, timeout_s=timeout_s)
+    with loader:
+        next(iter(loader))
+        if pause_s < timeout_s:
+            assert epoch(loader) == epoch(make(16, local_batch_size=4))
+        else:
+            with pytest.raises(WorkerError, match=r"still at a batch of .* after timeout_s=0.5"):
+                next(iter(loader))
+
+
+def test_an_interruption_of_a_loop_that_waits_for_kept_workers_leaves_the_loader_usable(monkeypatch):
+    with by_processes(Pausing(16, 0.3), num_workers=2, persistent_workers=True) as loader:
+        next(iter(loader))
+
+        def interrupted(*_):
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patched:
+            patched.setattr(torch_dataloader._MultiProcessingDataLoaderIter, "_get_data", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                next(iter(loader))
+        assert [epoch(loader), epoch(loader)] == [epoch(make(16, local_batch_size=4))] * 2
+
+
+def test_a_failure_keeps_nothing_of_its_consumer_alive():
+    kept = []
+
+    def consume():
+        with by_processes(Broken(40, 7, "kill")) as loader:
+            mine = Numbers(1)
+            kept.append(weakref.ref(mine))
+            try:
+                list(loader)
+            except WorkerError:
+                kept.append("failed")
+
+    gc.disable()
+    try:
+        consume()
+        assert (kept[0](), kept[1]) == (None, "failed")
+    finally:
+        gc.enable()
 
 
 class DiesAsking(Numbers):

@@ -168,13 +168,12 @@ class WorkerPool:
         self._generator.manual_seed(seed)
         self._let_go_of_the_dead()
         try:
-            iterator: Any = iter(self._loader)
+            iterator = self._begun()
         except Exception as error:
-            self.close()  # those that were kept: the next ones are new
-            raise WorkerError(
-                f"the workers could not be started ({type(error).__name__}: {error}); a dataset or collate_fn for them "
-                "must be picklable unless the start method is fork"
-            ) from error
+            raise self._not_begun(error) from error
+        except BaseException:
+            self.close()  # an interruption: of those that were kept some begin anew, and some do not
+            raise
         keep, received = self._keep, 0
         try:
             while True:
@@ -184,11 +183,8 @@ class WorkerPool:
                     return
                 except Exception as error:
                     keep = False
-                    try:
-                        explained = self._explained(error, iterator, start, received)
-                    except RuntimeError as interruption:  # torch's signal handler tells of a death once, anywhere
-                        explained = self._explained(interruption, iterator, start, received)
-                    raise explained from error
+                    # In no variable of this frame: the error has the frame in its trace, and both would stay.
+                    raise self._explained(error, iterator, start, received) from error
                 if isinstance(batch, Failure):
                     raise batch.error()
                 received += 1
@@ -196,6 +192,32 @@ class WorkerPool:
         finally:
             if not keep:
                 self.close(iterator)
+
+    def _begun(self) -> Any:
+        """torch's iterator. Workers that were kept first make what they have in hand, one of them perhaps for long."""
+        kept = getattr(self._loader, "_iterator", None)
+        if kept is not None:
+            kept._timeout = self._timeout_s
+        iterator = iter(self._loader)
+        iterator._timeout = self._loader.timeout
+        return iterator
+
+    def _not_begun(self, error: Exception) -> WorkerError:
+        """What kept torch's iterator from beginning. Workers that were kept are ended: the next ones are new."""
+        kept = getattr(self._loader, "_iterator", None)
+        late = kept is not None and _timed_out(error)
+        if late:
+            _kill(kept)
+        self.close()
+        if late:
+            return WorkerError(
+                "the loader workers that were kept are still at a batch of an iteration that was broken off, after "
+                f"timeout_s={self._timeout_s:g}; new ones take over"
+            )
+        return WorkerError(
+            f"the workers could not be started ({type(error).__name__}: {error}); a dataset or collate_fn for them "
+            "must be picklable unless the start method is fork"
+        )
 
     def _next(self, iterator: Any) -> Any:
         begin = monotonic()
@@ -235,6 +257,12 @@ class WorkerPool:
         return batch.batch
 
     def _explained(self, error: Exception, iterator: Any, start: Cursor, received: int) -> WorkerError:
+        try:
+            return self._told(error, iterator, start, received)
+        except RuntimeError as interruption:  # torch's signal handler tells of a death once, anywhere
+            return self._told(interruption, iterator, start, received)
+
+    def _told(self, error: Exception, iterator: Any, start: Cursor, received: int) -> WorkerError:
         """torch's error with the worker's number and process, and the samples it was at."""
         processes = list(iterator._workers)
         _unwatch(iterator)
@@ -248,9 +276,7 @@ class WorkerPool:
         step = received + (number - received) % self._num_workers
         items = next(islice(self._sampler.lists_from(start), step, None), [])
         if not dead:
-            # It may never return, and torch would wait for it.
-            for process in processes:
-                process.kill()
+            _kill(iterator)
         if dead:
             how = f"died (exit code {processes[number].exitcode}): {error}"
         elif timed_out:
@@ -274,6 +300,13 @@ def _unwatch(iterator: Any) -> None:
             continue
         except ValueError:  # removed, and interrupted before that was noted
             return
+
+
+def _kill(iterator: Any) -> None:
+    """End the workers at once. One of them may never return, and torch would wait for it."""
+    _unwatch(iterator)
+    for process in iterator._workers:
+        process.kill()
 
 
 def _timed_out(error: Exception) -> bool:

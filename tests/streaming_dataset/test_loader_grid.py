@@ -1,13 +1,14 @@
 """What each rank gets, by size, layout, ranks, workers, batch and drop_last: cover, no repeats, equal steps."""
 
+import pickle
 from functools import partial
 from itertools import product
 
 import pytest
 
-from headrace import StatefulDataLoader, StreamingDataset
+from headrace import ElasticBatchSampler, StatefulDataLoader, StreamingDataLoader, StreamingDataset
 from headrace.errors import OrderError
-from streaming_dataset.streaming_scenes import LAYOUTS, Ranks, ids, loader_of, merged, numbers, streams
+from streaming_dataset.scenes import LAYOUTS, Ranks, ids, loader_of, merged, numbers, streams
 
 SIZES = (1, 2, 7, 8, 9, 64, 100, 101)
 RANKS = (1, 2, 3, 4, 8)
@@ -174,6 +175,29 @@ def test_without_a_batch_size_samples_come_one_by_one_and_as_many_on_each_rank(m
             assert len(loader) == 5
             assert loader.padding == rank
     assert got == [[0, 2, 4, 6, 8], [1, 3, 5, 7, 0]]
+
+
+def test_over_the_dataset_itself_the_rows_are_those_of_its_rank(made):
+    dataset_of = made(33, 3, shuffle=True)
+    for options in ({"rank": 1, "world_size": 2}, {"rank": 3, "world_size": 4, "replication": 2}):
+        ours = ids(StreamingDataLoader(dataset_of(**options), 4, drop_last=True))
+        with StatefulDataLoader(dataset_of(**options), local_batch_size=4) as other:
+            assert (other.rank, other.world_size) == (1, 2)
+            assert ids(pickle.loads(pickle.dumps(other))) == ids(other) == ours
+        dataset = dataset_of(**options)
+        sampler = ElasticBatchSampler(dataset, 8)
+        assert [[dataset.as_view()[item]["id"] for item in items] for items in sampler] == ours
+    told = StatefulDataLoader(dataset_of(rank=1, world_size=2), global_batch_size=8, rank=0, world_size=4)
+    assert (told.rank, told.world_size) == (0, 4)
+
+
+def test_an_order_that_depends_on_the_number_of_ranks_is_made_when_that_is_known(made, monkeypatch):
+    dataset_of = made(64, 3, batch_size=4, batching_method="device_per_stream")
+    dataset = dataset_of()
+    assert dataset.epoch_size
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert ids(StreamingDataLoader(dataset)) == ids(StreamingDataLoader(dataset_of(rank=1, world_size=2)))
 
 
 def test_statefuldataloader_over_the_view_gives_the_same_rows_and_states(made):

@@ -26,7 +26,7 @@ from headrace.loading.order import (
 )
 from headrace.loading.parallel import BatchSource, Parallel, at_least
 from headrace.loading.steps import StepPlan
-from headrace.loading.world import resolve_world
+from headrace.loading.world import world_of
 from headrace.planning import Cursor, check_division, encode_state, plan_fingerprint
 from headrace.views import ShuffledDataset, is_ordered, is_windowed
 from headrace.views.leaves import check_stateless
@@ -43,7 +43,7 @@ class StatefulDataLoader:
     | --- | --- |
     | collate_fn | samples to a batch; None stacks them to tensors of their stored type |
     | local_batch_size, global_batch_size | rows a step for this rank, or for all together (default: 1 local) |
-    | rank, world_size | default: torch.distributed's, else RANK and WORLD_SIZE, else 0 of 1 |
+    | rank, world_size | default: a StreamingDataset's, torch.distributed's, RANK and WORLD_SIZE, or else 0 of 1 |
     | shuffle, shuffle_seed | a new global permutation each epoch; seed None is 0, on every rank |
     | drop_last | True drops the rows that fill no global batch; False serves them, some ranks getting fewer or none |
     | pad | True fills an epoch's last global batch up with its first rows; needs drop_last=False. See `padding` |
@@ -89,11 +89,12 @@ class StatefulDataLoader:
     ) -> None:
         if local_batch_size is not None and global_batch_size is not None:
             raise ValueError("give local_batch_size or global_batch_size, not both")
+        self._world = world_of(dataset, rank, world_size)
         self.dataset = dataset = ordered_view(dataset)
         at_least("local_batch_size", local_batch_size, 1)
         at_least("global_batch_size", global_batch_size, 1)
         if rank is not None or world_size is not None:
-            known = resolve_world(rank, world_size)
+            known = self._world()
             check_division(global_batch_size or known.world_size, known.world_size)
         if shuffle and is_ordered(dataset):
             raise OrderError(
@@ -114,7 +115,6 @@ class StatefulDataLoader:
         self.pad = pad
         self.prefetch = prefetch
         self._batch_sizes = (local_batch_size, global_batch_size)
-        self._world = (rank, world_size)
         self._parallel = Parallel(
             num_workers=num_workers,
             method=parallel_method,
@@ -326,7 +326,7 @@ class StatefulDataLoader:
 
     def _plan(self) -> StepPlan:
         if self._plan_made is None:
-            world = resolve_world(*self._world)
+            world = self._world()
             rows = rows_a_step(self._ordered, *self._batch_sizes, world.world_size)
             self._plan_made = step_plan(self._ordered, rows, world, drop_last=self.drop_last, pad=self.pad)
         return self._plan_made

@@ -19,7 +19,7 @@ from headrace.loading.order import (
     step_plan,
 )
 from headrace.loading.steps import StepPlan, TooFewSteps, leaf_of, locate
-from headrace.loading.world import resolve_world
+from headrace.loading.world import world_of
 from headrace.planning import Cursor, check_division, encode_state
 from headrace.views import ShuffledDataset, items_of
 from headrace.views.protocol import ordered_view
@@ -65,6 +65,7 @@ class ElasticBatchSampler(torch.utils.data.Sampler[list[int]]):
         drop_last: bool = True,
         pad: bool = False,
     ) -> None:
+        self._world = world_of(dataset_or_length, rank, world_size)
         base: Any = ordered_view(dataset_or_length)
         if isinstance(base, int | np.integer):
             base = _Length(int(base))
@@ -73,12 +74,11 @@ class ElasticBatchSampler(torch.utils.data.Sampler[list[int]]):
         if global_batch_size < 1:
             raise ValueError(f"global_batch_size={global_batch_size} must be at least 1")
         if rank is not None or world_size is not None:
-            check_division(global_batch_size, resolve_world(rank, world_size).world_size)
+            check_division(global_batch_size, self._world().world_size)
         check_pad(base, drop_last=drop_last, pad=pad)
         self._base = base
         self._dataset = ShuffledDataset(base, seed) if shuffle else base
         self._global_batch_size = global_batch_size
-        self._world = (rank, world_size)
         self._drop_last = drop_last
         self._pad = pad
         self._plan_made: StepPlan | None = None
@@ -173,7 +173,7 @@ class ElasticBatchSampler(torch.utils.data.Sampler[list[int]]):
 
     def _plan(self) -> StepPlan:
         if self._plan_made is None:
-            world = resolve_world(*self._world)
+            world = self._world()
             rows = rows_a_step(self._dataset, None, self._global_batch_size, world.world_size)
             self._plan_made = step_plan(self._dataset, rows, world, drop_last=self._drop_last, pad=self._pad)
         return self._plan_made

@@ -2,13 +2,15 @@
 
 import operator
 import os
-from typing import NamedTuple
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch.distributed
 
 from headrace.errors import OrderError
 
-__all__ = ["World", "resolve_world"]
+__all__ = ["World", "resolve_world", "world_of"]
 
 
 class World(NamedTuple):
@@ -42,6 +44,15 @@ def resolve_world(rank: int | None = None, world_size: int | None = None) -> Wor
         return _checked(int(named["RANK"]), int(named["WORLD_SIZE"]), "environment")
     except ValueError as error:
         raise ValueError(f"RANK={named['RANK']}, WORLD_SIZE={named['WORLD_SIZE']}: {error}") from None
+
+
+def world_of(dataset: Any, rank: int | None, world_size: int | None) -> Callable[[], World]:
+    """What finds this process's place whenever it is asked: as given, else the dataset's own where it deals its rows to
+    ranks by itself (`world()` beside `as_view()`, as StreamingDataset), else as resolve_world() says."""
+    if rank is None and world_size is None and hasattr(dataset, "as_view"):
+        found: Callable[[], World] = dataset.world
+        return found
+    return partial(resolve_world, rank, world_size)
 
 
 def _checked(rank: int, world_size: int, source: str) -> World:

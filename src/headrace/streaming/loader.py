@@ -18,7 +18,6 @@ from typing import Any, Self
 
 import torch.utils.data
 from torch.utils.data import get_worker_info
-from torch.utils.data._utils import worker as torch_worker
 from torch.utils.data._utils.pin_memory import pin_memory
 
 from headrace.errors import OptionError, StateError
@@ -167,7 +166,8 @@ class StreamingDataLoader(torch.utils.data.DataLoader[Any]):
         if inner is None or ((begins or not inner.has_begun) and inner.world != dataset.world()):
             rows = 1 if self.batch_size is None else self.batch_size
             pad = self.pad or self.batch_size is None
-            made = _Inner(dataset.as_view(), dataset.world(), rows, drop_last=self.drop_last, pad=pad)
+            world = dataset.world()  # first: a view from before the ranks were known may be of another order
+            made = _Inner(dataset.as_view(), world, rows, drop_last=self.drop_last, pad=pad)
             if inner is None:
                 made.begin_at(dataset.next_loader_at)
             else:
@@ -282,11 +282,7 @@ class _Start:
     worker_init_fn: Callable[[int], None] | None
 
     def __call__(self, worker: int) -> None:
-        info = get_worker_info()
-        assert info is not None, "torch calls this in a worker"
-        torch_worker._worker_info = torch_worker.WorkerInfo(
-            id=info.id, num_workers=info.num_workers, seed=info.seed, dataset=self.dataset
-        )
+        object.__setattr__(get_worker_info(), "dataset", self.dataset)  # which torch lets nobody set
         if self.worker_init_fn is not None:
             self.worker_init_fn(worker)
 

@@ -1,6 +1,8 @@
 """The short way to what default_collate gives, and batches of no rows."""
 
+import importlib.util
 import pickle
+import sys
 from collections import OrderedDict, namedtuple
 
 import numpy as np
@@ -11,6 +13,7 @@ from hypothesis import strategies as st
 from torch.utils.data import default_collate
 from torch.utils.data._utils.collate import default_collate_fn_map
 
+from headrace.streaming import collating
 from headrace.streaming.collating import DefaultCollate, SingleSample
 
 collate = DefaultCollate()
@@ -134,6 +137,17 @@ def test_what_a_user_added_to_torchs_table_is_obeyed(monkeypatch):
     assert collate([{"a": np.zeros(2)}] * 3) == {"a": 3}
 
 
+def test_what_a_user_added_to_torchs_table_before_is_obeyed_as_well(monkeypatch):
+    monkeypatch.setitem(default_collate_fn_map, np.ndarray, lambda batch, *, collate_fn_map=None: len(batch))
+    spec = importlib.util.spec_from_file_location("imported_later", collating.__file__)
+    later = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, spec.name, later)
+    spec.loader.exec_module(later)
+    assert later.DefaultCollate()([{"a": np.zeros(2)}] * 3) == {"a": 3}
+    monkeypatch.undo()
+    assert same(later.DefaultCollate()([{"a": np.zeros(2)}] * 3), {"a": torch.zeros(3, 2, dtype=torch.float64)})
+
+
 @pytest.mark.parametrize(
     "sample",
     [
@@ -143,13 +157,15 @@ def test_what_a_user_added_to_torchs_table_is_obeyed(monkeypatch):
         {"pair": (1, "a"), "point": Point(np.ones(2), "b"), "more": {"deep": [np.int8(1)]}},
         OrderedDict(a=1),
         7,
+        np.uint16(7),
+        {"id": np.uint64(7), "pair": (np.uint32(7), True)},
         "text",
         torch.zeros(2, 0),
     ],
     ids=str,
 )
 def test_no_rows_are_a_batch_of_the_same_structure(sample):
-    full, empty = default_collate([sample, sample]), collate.empty(sample)
+    full, empty = collate([sample, sample]), collate.empty(sample)
 
     def check(full, empty):
         assert type(full) is type(empty)

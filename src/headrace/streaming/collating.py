@@ -18,7 +18,8 @@ from headrace.loading.collate import Collate
 
 __all__ = ["DefaultCollate", "SingleSample"]
 
-_KNOWN = dict(default_collate_fn_map)  # which a user may add to, or change
+# torch's own. A user may add to the table, or change it, at any time.
+_KNOWN = {kind: by for kind, by in default_collate_fn_map.items() if by.__module__ == default_collate.__module__}
 _DTYPES = tuple(
     np.dtype(name)
     for name in (
@@ -48,7 +49,7 @@ class DefaultCollate(Collate):
 
     def empty(self, sample: Any) -> Any:
         """A batch of no rows, for samples that look like this one; TypeError where nobody knows how that looks."""
-        return _without_rows(default_collate([sample]), sample)
+        return _without_rows(self([sample]), sample)
 
 
 @dataclass(frozen=True)

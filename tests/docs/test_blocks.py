@@ -15,6 +15,9 @@ REMOTE = [ROOT / "docs" / "object-stores.md"]  # their s3:// is a server of the 
 SPARK = [ROOT / "docs" / "recipes" / "spark.md"]  # tests/interop/test_spark.py runs them, where Spark is
 BLOCK = re.compile(r"^```(python|console)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?!https?://|#)([^)#]+)")
+ANCHOR = re.compile(r"\]\((?!https?://)([^)#]*)#([^)]+)\)")
+FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 
 
 def runnable(page):
@@ -90,4 +93,17 @@ def test_every_block_of_the_page_runs_against_a_real_store(page, given, s3_url, 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_link_to_a_file_leads_somewhere(page):
     missing = [link for link in LINK.findall(page.read_text(encoding="utf-8")) if not (page.parent / link).exists()]
+    assert missing == []
+
+
+def headings(page):
+    """The names by which its headings are linked to."""
+    found = HEADING.findall(FENCED.sub("", page.read_text(encoding="utf-8")))
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in found}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_link_to_a_heading_leads_to_one(page):
+    links = ANCHOR.findall(page.read_text(encoding="utf-8"))
+    missing = [f"{to}#{name}" for to, name in links if name not in headings(page.parent / to if to else page)]
     assert missing == []

@@ -14,10 +14,10 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Subset, default_collate, get_worker_info
 
-from headrace import MDSWriter, StatefulDataLoader, StreamingDataLoader, StreamingDataset
+from headrace import ElasticBatchSampler, MDSWriter, StatefulDataLoader, StreamingDataLoader, StreamingDataset
 from headrace.errors import ClosedError, OptionError, OrderError, StateError, WorkerError
 from headrace.streaming.loader import StreamingDataLoader as FromItsRoom
-from streaming_dataset.streaming_scenes import Transformed, ids, numbers
+from streaming_dataset.scenes import Transformed, ids, numbers
 
 
 @pytest.fixture(scope="module")
@@ -94,6 +94,22 @@ def test_the_batch_size_may_be_the_loaders_or_the_datasets_but_not_two(dataset_o
         StreamingDataLoader(dataset_of(batch_size=8), batch_size=4)
     with pytest.raises(OptionError, match="batch_size=1 "):
         StreamingDataLoader(dataset_of(batch_size=8), 1)
+
+
+class Doubling(StreamingDataset):
+    """Says what an iteration gives, and not what its samples are."""
+
+    def __iter__(self):
+        for sample in super().__iter__():
+            yield {"id": 2 * sample["id"]}
+
+
+def test_what_only_an_iteration_gives_is_not_left_out_in_silence(folder):
+    dataset = Doubling(local=folder, batch_size=4)
+    for make in (StreamingDataLoader, StatefulDataLoader, partial(ElasticBatchSampler, global_batch_size=4)):
+        with pytest.raises(OrderError, match=r"Doubling has an __iter__ of its own, .* __getitem__"):
+            make(dataset)
+    assert ids(DataLoader(dataset, 4))[0] == [0, 2, 4, 6]
 
 
 def test_constructing_it_reads_nothing(tmp_path):

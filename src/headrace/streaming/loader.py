@@ -29,6 +29,7 @@ from headrace.planning import Cursor
 from headrace.streaming.collating import DefaultCollate, SingleSample
 from headrace.streaming.dataset import StreamingDataset
 from headrace.streaming.foreign_states import check_ours
+from headrace.views.protocol import check_iteration
 
 __all__ = ["StreamingDataLoader"]
 
@@ -68,6 +69,7 @@ class StreamingDataLoader(torch.utils.data.DataLoader[Any]):
         self._told = False
         self.pad = pad
         if self._streams:
+            check_iteration(dataset)
             given = _PARAMETERS.bind(self, dataset, *args, **kwargs).arguments
             _check_options(dataset, given)
             if "batch_size" not in given and dataset.batch_size is not None:

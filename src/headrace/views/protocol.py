@@ -25,6 +25,7 @@ __all__ = [
     "MapDataset",
     "Setting",
     "add_settings",
+    "check_iteration",
     "check_same_length",
     "checked_base",
     "dataset_settings",
@@ -71,9 +72,24 @@ def is_windowed(dataset: Any) -> bool:
 
 def ordered_view(dataset: Any) -> Any:
     """The view of a dataset that is iterated in an order and has one (`as_view()`, as StreamingDataset); others
-    themselves."""
+    themselves. OrderError as check_iteration() says."""
+    check_iteration(dataset)
     as_view = getattr(dataset, "as_view", None)
     return dataset if as_view is None else as_view()
+
+
+def check_iteration(dataset: Any) -> None:
+    """OrderError where a subclass says what an iteration gives, and its view knows nothing of that: whoever reads the
+    view, as loaders do, would leave out what it does."""
+    for kind in type(dataset).__mro__ if hasattr(dataset, "as_view") else ():
+        if "as_view" in vars(kind):
+            return
+        if "__iter__" in vars(kind):
+            raise OrderError(
+                f"{kind.__name__} has an __iter__ of its own, and loaders of Headrace read samples by number: say what "
+                "a sample is in __getitem__, or what a batch is in a collate_fn; or read it with torch's DataLoader, "
+                "and count samples for dataset.state_dict(num_samples)"
+            )
 
 
 def checked_base(base: Any, above: str) -> Any:

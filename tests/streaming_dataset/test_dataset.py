@@ -1,7 +1,9 @@
 """StreamingDataset by number and in its order, in one process: what a script that was written for Streaming meets."""
 
+import gc
 import json
 import pickle
+import weakref
 from collections import Counter
 from itertools import chain
 
@@ -320,6 +322,42 @@ def test_a_state_reaches_the_workers_of_a_stock_loader(folder, method, persisten
     dataset.next_epoch = 0
     assert numbers_of(loader) == epochs[0]
     assert dataset.state_dict(103) == StreamingDataset(local=folder, shuffle=True).state_dict(103)
+
+
+@pytest.mark.parametrize(
+    "state", [None, 3, [], {}, {"settings": []}, {"settings": None}, {"version": 1, "settings": 3}]
+)
+def test_what_is_no_state_is_refused_and_changes_nothing(state, folder):
+    dataset = StreamingDataset(local=folder, shuffle=True)
+    dataset.next_epoch = 2
+    with pytest.raises(StateError):
+        dataset.load_state_dict(state)
+    assert dataset.next_epoch == 2
+
+
+def test_an_order_that_depends_on_the_ranks_follows_them(folders, monkeypatch):
+    dataset = StreamingDataset(streams=streams(folders), batch_size=4, batching_method="device_per_stream")
+    assert dataset.as_view().own_settings["devices"] == 1
+    monkeypatch.setenv("RANK", "1")  # as a process group that is made later
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert dataset.as_view().own_settings["devices"] == 2
+    with StatefulDataLoader(dataset, local_batch_size=4) as loader:
+        assert all(sorted(counts_by_stream(batch["number"].tolist())) == [0, 0, 4] for batch in loader)
+
+
+@pytest.mark.parametrize("given", [{"rank": 2, "world_size": 2}, {"rank": 1}, {"rank": 0, "world_size": 0}])
+def test_ranks_that_make_no_sense_are_refused_at_once(given, folder):
+    with pytest.raises(ValueError, match="rank|world_size"):
+        StreamingDataset(local=folder, **given)
+
+
+def test_a_with_block_closes_and_what_was_closed_opens_again(folder):
+    with StreamingDataset(local=folder) as dataset:
+        assert dataset[3]["number"] == 3
+        opened = weakref.ref(dataset.stored._opened)
+    gc.collect()
+    assert opened() is None
+    assert numbers_of(dataset) == list(range(103))
 
 
 def test_the_dataset_and_its_loader_tell_one_story(folder):

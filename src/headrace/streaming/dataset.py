@@ -10,17 +10,17 @@ import torch.utils.data
 from headrace.errors import OptionError
 from headrace.loading.order import order_settings, restored
 from headrace.loading.world import World
-from headrace.planning import Batching, Cursor, Shuffle, StreamOrder, StreamShards, encode_state, samples_an_epoch
-from headrace.streaming.epochs import EpochRecord, iterating_process
+from headrace.planning import Cursor, encode_state
+from headrace.streaming.epochs import EpochRecord
 from headrace.streaming.foreign_states import check_ours
 from headrace.streaming.iteration import Reading, RowIterator, Share
 from headrace.streaming.options import Settings
 from headrace.streaming.places import check_hashes, opened_stores
 from headrace.streaming.samples import StoredSamples, StreamedSamples
 from headrace.streaming.shard_tables import ShardTables
-from headrace.streaming.stream import Stream, without_secrets
+from headrace.streaming.stream import Stream, streams_of
 from headrace.streaming.view import StreamedView
-from headrace.streaming.world import check_dealt_once, data_parallel_world, processes_of_accelerate
+from headrace.streaming.world import Ranks
 from headrace.views.options import whole_number
 
 __all__ = ["StreamingDataset"]
@@ -112,47 +112,31 @@ class StreamingDataset(ShardTables, torch.utils.data.IterableDataset[Any]):
             stream_name=stream_name,
             stream_config=dict(stream_config or {}),
         )
-        if streams is None:
-            streams = [Stream(remote=remote, local=local)]
-        elif remote is not None or local is not None:
-            option, given = ("local", local) if remote is None else ("remote", remote)
-            given = without_secrets(given) if isinstance(given, str) else given
-            raise OptionError(option, given, "None beside streams, which have their own")
-        self.streams = [
-            stream.with_defaults(
-                split=split,
-                download_retry=download_retry,
-                download_timeout=download_timeout,
-                validate_hash=validate_hash,
-                keep_zip=keep_zip,
-            )
-            for stream in _checked(streams)
-        ]
-        self._world_given = (rank, world_size, device_mesh)
-        if rank is not None or world_size is not None:
-            data_parallel_world(rank, world_size, replication=self.options.replication)
+        self.streams = streams_of(
+            streams,
+            remote,
+            local,
+            split=split,
+            download_retry=download_retry,
+            download_timeout=download_timeout,
+            validate_hash=validate_hash,
+            keep_zip=keep_zip,
+        )
         self.batch_size = self.options.batch_size
         self.stored = StoredSamples(
             opened_stores(self.streams, self.options.cache_limit), allow_unsafe_types=self.options.allow_unsafe_types
         )
+        self._ranks = Ranks(rank, world_size, device_mesh, self.options.replication)
+        self._view: tuple[World, StreamedView] | None = None  # how many ranks there are may decide the order
         self._epochs = EpochRecord()
         self._begun = 0
-        self._asked: Cursor | int | None = None
-        self._processes = 0  # among which accelerate deals, where this was pickled
-        self._has_own_loader = False  # a StreamingDataLoader, which never iterates it
         self._iterator: RowIterator | None = None
+        self._asked: Cursor | int | None = None
+        self._has_own_loader = False  # a StreamingDataLoader, which never iterates it
         self.next_loader_at = Cursor()
-        self._found: tuple[int, World] | None = None  # for the process of this number, and its workers
-        self._view: StreamedView | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        world = self.world()  # workers inherit the rank that was found here
-        given = self._world_given
-        if given[2] is not None:  # a mesh lives in its own process
-            replication = self.options.replication or 1
-            given = (world.rank * replication, world.world_size * replication, None)
-        processes = processes_of_accelerate()
-        return {**self.__dict__, "_iterator": None, "_view": None, "_world_given": given, "_processes": processes}
+        return {**self.__dict__, "_iterator": None, "_view": None}
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(map(repr, self.streams))})"
@@ -185,11 +169,7 @@ class StreamingDataset(ShardTables, torch.utils.data.IterableDataset[Any]):
                 None,
                 "that of the DataLoader, whose workers take turns batch by batch; StreamingDataLoader knows it itself",
             )
-        check_dealt_once(
-            max(self._processes, processes_of_accelerate()),
-            has_own_loader=self._has_own_loader,
-            says_who=self._world_given != (None, None, None),
-        )
+        self._ranks.check_dealt_once(has_own_loader=self._has_own_loader)
         self._begun += 1
         token = (-1 if info is None else info.seed - info.id, self._begun)
         start = self._epochs.join(token, 0 if info is None else info.id)
@@ -210,28 +190,25 @@ class StreamingDataset(ShardTables, torch.utils.data.IterableDataset[Any]):
 
     def as_view(self) -> StreamedView:
         """The rows of all ranks in the order of this dataset: for StatefulDataLoader, ElasticBatchSampler, Plan."""
-        if self._view is None:
-            self._view = StreamedView(StreamedSamples(self, one_by_one=self._is_overridden()), self._order())
-        return self._view
+        world = self.world()
+        if self._view is None or self._view[0] != world:
+            check_hashes(self.streams, self.stored)
+            portions = [stream.portion for stream in self.streams]
+            order = self.options.order(self.shards_of_streams(), portions, world.world_size)
+            self._view = world, StreamedView(StreamedSamples(self, one_by_one=self._is_overridden()), order)
+        return self._view[1]
 
     def world(self) -> World:
         """This process's place among the ranks that read different samples. Workers have that of their loader."""
-        process = iterating_process()
-        before = self._found
-        # Looked up each time, but by workers: a length may be asked for before the process group is made.
-        if before is None or before[0] != process or torch.utils.data.get_worker_info() is None:
-            found = data_parallel_world(*self._world_given, replication=self.options.replication)
-            if before is not None and before[1] != found:
-                self._view = None  # how many devices there are may decide the order
-            self._found = process, found
-        return self._found[1]  # type: ignore[index]
+        return self._ranks.world()
 
     def set_epoch(self, epoch: int) -> None:
         """Let the next iteration be of this epoch, as Trainer and accelerate say it before each one. Nothing changes
         when it would be anyway, nor where load_state_dict() said a place, and nothing has begun there yet."""
-        self._epochs.turn_to(whole_number("epoch", epoch, 0))
+        epoch = whole_number("epoch", epoch, 0)
+        self._epochs.turn_to(epoch)
         if not isinstance(self._asked, Cursor):
-            self._asked = int(epoch)
+            self._asked = epoch
 
     def taken_over(self) -> Cursor | int | None:
         """Where StreamingDataLoader has to begin: where it was said here (by load_state_dict(), next_epoch, or an
@@ -286,7 +263,8 @@ class StreamingDataset(ShardTables, torch.utils.data.IterableDataset[Any]):
         record; one of Streaming's is of another order.
         """
         check_ours(obj)
-        drop_last = bool(obj.get("settings", {}).get("drop_last")) if isinstance(obj, Mapping) else False
+        settings = obj.get("settings") if isinstance(obj, Mapping) else None
+        drop_last = isinstance(settings, Mapping) and bool(settings.get("drop_last"))
         _, cursor = restored(obj, self.as_view(), drop_last=drop_last)
         self._begin_at(cursor)
 
@@ -324,28 +302,6 @@ class StreamingDataset(ShardTables, torch.utils.data.IterableDataset[Any]):
         self._asked = cursor
         self._iterator = None
 
-    def _order(self) -> StreamOrder:
-        """The order of the streams, as their indexes and the options say."""
-        options = self.options
-        check_hashes(self.streams, self.stored)
-        shards = self.shards_of_streams()
-        sizes = [int(items.sum()) for items in shards]
-        chosen = samples_an_epoch(sizes, [stream.portion for stream in self.streams], options.epoch_size)
-        batching = Batching("random")
-        if options.batching_method != "random":
-            batching = Batching(options.batching_method, options.batch_size, self.world().world_size)
-        shuffle = None
-        if options.shuffle:
-            pools = (options.pool_items, options.lanes) if options.scope == "pooled" else ()
-            shuffle = Shuffle(options.scope, *pools)
-        return StreamOrder(
-            [StreamShards(items, number) for items, number in zip(shards, chosen, strict=True)],
-            shuffle=shuffle,
-            seed=options.shuffle_seed,
-            sampling=options.sampling_method,
-            batching=batching,
-        )
-
     def _share(self, worker: int = 0, num_workers: int = 1) -> Share:
         return Share(self.epoch_size, self.batch_size or 1, self.world(), worker, num_workers)
 
@@ -353,16 +309,3 @@ class StreamingDataset(ShardTables, torch.utils.data.IterableDataset[Any]):
         ours = StreamingDataset
         kind = type(self)
         return kind.__getitem__ is not ours.__getitem__ or kind.get_item is not ours.get_item
-
-
-def _checked(streams: Sequence[Stream]) -> list[Stream]:
-    if isinstance(streams, Stream | str) or not isinstance(streams, Sequence):
-        raise TypeError(f"streams must be a list of Stream objects, not {type(streams).__name__}")
-    for number, stream in enumerate(streams):
-        if not isinstance(stream, Stream):  # a text may be a URL with a password
-            raise TypeError(
-                f"streams must be a list of Stream objects, and streams[{number}] is {type(stream).__name__}"
-            )
-    if not streams:
-        raise OptionError("streams", [], "one stream at least, or None beside remote or local")
-    return list(streams)

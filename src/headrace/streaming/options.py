@@ -3,6 +3,7 @@
 import logging
 import operator
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from fractions import Fraction
 from functools import cache
@@ -11,8 +12,11 @@ from typing import Any, Literal
 import numpy as np
 
 from headrace.errors import OptionError
+from headrace.planning import Batching, Shuffle, StreamOrder, StreamShards, samples_an_epoch
+from headrace.planning.stream_portions import Portion
 from headrace.store.eviction import limit_in_bytes
 from headrace.views.options import whole_number
+from headrace.views.protocol import Int64s
 
 __all__ = ["Settings", "number_abbrev_to_int", "size_in_bytes"]
 
@@ -128,6 +132,27 @@ class Settings:
                 f"partition_algo={self.partition_algo!r} makes no difference: a global batch is dealt to the ranks row "
                 "by row, whatever the number of nodes"
             )
+
+    def order(self, shards: Sequence[Int64s], portions: Sequence[Portion], num_ranks: int) -> StreamOrder:
+        """The order of streams: for each the samples of its shards, and what an epoch has of it.
+
+        num_ranks read different samples. OptionError for portions and an epoch_size that do not go together.
+        """
+        chosen = samples_an_epoch([int(items.sum()) for items in shards], portions, self.epoch_size)
+        batching = Batching("random")
+        if self.batching_method != "random":
+            batching = Batching(self.batching_method, self.batch_size, num_ranks)
+        shuffle = None
+        if self.shuffle:
+            pools = (self.pool_items, self.lanes) if self.scope == "pooled" else ()
+            shuffle = Shuffle(self.scope, *pools)
+        return StreamOrder(
+            [StreamShards(items, number) for items, number in zip(shards, chosen, strict=True)],
+            shuffle=shuffle,
+            seed=self.shuffle_seed,
+            sampling=self.sampling_method,
+            batching=batching,
+        )
 
     @property
     def scope(self) -> Scope:

@@ -3,15 +3,16 @@
 import copy
 import math
 import re
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from headrace.errors import OptionError, PathOutsideRootError
 from headrace.planning.stream_portions import Portion
 from headrace.store import Store, checked_path, has_scheme
 from headrace.views.options import whole_number
 
-__all__ = ["Stream", "without_secrets"]
+__all__ = ["Stream", "streams_of", "without_secrets"]
 
 T = TypeVar("T")
 
@@ -123,6 +124,29 @@ class Stream:
             given = {"remote": without_secrets(str(self.remote)), **given}
         texts = (f"{name}={str(value) if isinstance(value, Path) else value!r}" for name, value in given.items())
         return f"{type(self).__name__}({', '.join(t for t in texts if not t.endswith('=None'))})"
+
+
+def streams_of(streams: Sequence[Stream] | None, remote: Any, local: Any, **defaults: Any) -> list[Stream]:
+    """The streams of a dataset: those given, or the one at remote and local; with its defaults where they have none.
+
+    OptionError where both are given, or an empty list; TypeError for what is no list of Stream objects.
+    """
+    if streams is None:
+        streams = [Stream(remote=remote, local=local)]
+    elif remote is not None or local is not None:
+        option, given = ("local", local) if remote is None else ("remote", remote)
+        given = without_secrets(given) if isinstance(given, str) else given
+        raise OptionError(option, given, "None beside streams, which have their own")
+    if isinstance(streams, Stream | str) or not isinstance(streams, Sequence):
+        raise TypeError(f"streams must be a list of Stream objects, not {type(streams).__name__}")
+    for number, stream in enumerate(streams):
+        if not isinstance(stream, Stream):  # a text may be a URL with a password
+            raise TypeError(
+                f"streams must be a list of Stream objects, and streams[{number}] is {type(stream).__name__}"
+            )
+    if not streams:
+        raise OptionError("streams", [], "one stream at least, or None beside remote or local")
+    return [stream.with_defaults(**defaults) for stream in streams]
 
 
 def _first(own: T | None, default: T | None) -> T | None:

@@ -1,6 +1,7 @@
 """How hard the tests look: Hypothesis' profiles; what every test may take for granted; and tests that need a GPU."""
 
 import signal
+import threading
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -32,6 +33,24 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 NO_CUDA = "needs a CUDA device"
+
+
+@pytest.fixture
+def busy_threads():
+    """Threads that hardly rest, beside which a process is forked at an awkward moment."""
+    over = threading.Event()
+
+    def spin():
+        while not over.wait(0.0005):
+            sum(range(2000))
+
+    threads = [threading.Thread(target=spin) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    yield
+    over.set()
+    for thread in threads:
+        thread.join()
 
 
 def pytest_collection_modifyitems(items):

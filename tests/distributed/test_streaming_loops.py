@@ -7,7 +7,7 @@ import pytest
 
 from distributed.conftest import launcher
 from headrace import StreamingDataLoader, StreamingDataset
-from streaming_dataset.streaming_scenes import ids, numbers
+from streaming_dataset.scenes import ids, numbers
 
 pytestmark = pytest.mark.distributed
 

@@ -17,7 +17,7 @@ import pytest
 from distributed.conftest import alive_with, launcher
 from headrace import StreamingDataset
 from servers.faulty_http import HttpServer
-from streaming_dataset.scenes import waited_for
+from streaming_dataset.processes import waited_for
 from streaming_dataset.written import numbers_of, write_numbers
 
 pytestmark = [

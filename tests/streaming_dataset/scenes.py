@@ -1,18 +1,18 @@
-"""Datasets of numbers in every layout of shards, and what all ranks and workers of a job get of them.
+"""Small streams in every layout of shards, in memory and in folders, and loaders over them for each rank of a job.
 
-Sample i of all streams has the number i, so that an order is a list of integers. Ranks are run one after the other in
-this process; a worker is pretended by what torch tells its workers.
+Sample i of all streams has the number i, so that an order is a list of integers.
 """
 
-import contextlib
 import itertools
-import multiprocessing
-import time
 
-import torch.utils.data._utils.worker as torch_worker
+import numpy as np
+import torch
+from torch.utils.data import get_worker_info
 
 from headrace import MDSWriter, MemoryStore, Stream, StreamingDataLoader, StreamingDataset
+from headrace.store import LocalStore
 from loading import jobs
+from loading.samples import together
 from streaming_dataset.written import numbers_of
 
 LAYOUTS = ("one shard", "one sample a shard", "skewed")
@@ -32,16 +32,14 @@ def sizes_of(num_streams, count):
     return [count] if num_streams == 1 else [count // 6, count // 2 - count // 6, count - count // 2]
 
 
-def store_of(numbers, layout, store=None):
-    """Samples {"number": n} for the numbers, in shards of this layout."""
-    store = MemoryStore() if store is None else store
-    numbers = iter(numbers)
-    rest = list(numbers)
+def store_of(content, layout):
+    """A store of samples {"number": n} for the numbers, in shards of this layout."""
+    store, content = MemoryStore(), list(content)
     with MDSWriter(out=store, columns={"number": "int"}, size_limit=None, hashes=["xxh3_64"]) as out:
-        for length in shards_of(layout, len(rest)):
-            for number in rest[:length]:
+        ends = itertools.accumulate(shards_of(layout, len(content)), initial=0)
+        for begin, end in itertools.pairwise(ends):
+            for number in content[begin:end]:
                 out.write({"number": number})
-            rest = rest[length:]
             out.flush_shard()
     return store
 
@@ -56,43 +54,26 @@ def dataset_of(stores, **options):
     return StreamingDataset(streams=[Stream(remote=store) for store in stores], **options)
 
 
-@contextlib.contextmanager
-def as_worker(number, num_workers):
-    """Within it this process is worker `number` of a DataLoader; None of none is the main process."""
-    told = torch_worker._worker_info
-    if num_workers:
-        torch_worker._worker_info = torch_worker.WorkerInfo(
-            id=number, num_workers=num_workers, seed=1000 + number, dataset=None
-        )
-    try:
-        yield
-    finally:
-        torch_worker._worker_info = told
+def numbers(folder, count, begin=0, layout="skewed"):
+    """A folder of samples {"id": n, "text": ...} for the numbers from begin on."""
+    folder.mkdir(parents=True)
+    with MDSWriter(columns={"id": "int", "text": "str"}, out=LocalStore(folder, fsync=False)) as writer:
+        for size in shards_of(layout, count):
+            for number in range(begin, begin + size):
+                writer.write({"id": number, "text": f"sample {number}"})
+            writer.flush_shard()
+            begin += size
+    return str(folder)
 
 
-def rows_of_a_rank(make, num_workers, batch_size, epochs):
-    """For each epoch the numbers that a rank's DataLoader collects from its workers in turn; make() is its dataset."""
-    turns = []
-    for number in range(max(1, num_workers)):
-        with as_worker(number, num_workers):
-            dataset = make()
-            turns.append([batches_of(numbers_of(dataset), batch_size) for _ in range(epochs)])
-    return [collected([worker[epoch] for worker in turns]) for epoch in range(epochs)]
-
-
-def batches_of(rows, batch_size):
-    return [rows[begin : begin + batch_size] for begin in range(0, len(rows), batch_size)]
-
-
-def collected(workers):
-    """The rows of one batch after another, from each worker in turn."""
-    turns = itertools.zip_longest(*workers)
-    batches = [batch for turn in turns for batch in turn]
-    while batches and batches[-1] is None:
-        batches.pop()
-    assert None not in batches, "a worker ended before its turn"
-    assert len({len(batch) for batch in batches[:-1]}) <= 1, "a batch within an epoch is short"
-    return [row for batch in batches for row in batch]
+def streams(folder, counts, **options):
+    """A dataset of streams of so many ids each, in folders that are written once."""
+    begins = np.cumsum([0, *counts]).tolist()
+    places = [folder / f"stream {k} of {counts}" for k in range(len(counts))]
+    for place, count, begin in zip(places, counts, begins, strict=False):
+        if not place.exists():
+            numbers(place, count, begin)
+    return StreamingDataset(streams=[Stream(local=str(place)) for place in places], **options)
 
 
 class Job(jobs.Job):
@@ -108,29 +89,54 @@ class Job(jobs.Job):
         super().__init__(loaders, lambda batch: numbers_of([batch]), state)
 
 
-def forked(function, *arguments):
-    """A process that calls the function; joined() waits for it."""
-    process = multiprocessing.get_context("fork").Process(target=function, args=arguments)
-    process.start()
-    return process
+def loader_of(dataset_of, rank, world_size, batch_size, **options):
+    """The loader of one rank; dataset_of takes options of StreamingDataset."""
+    return StreamingDataLoader(dataset_of(rank=rank, world_size=world_size), batch_size, **options)
 
 
-def joined(processes, within_s=60):
-    """All of them have ended well; none outlives this call."""
-    deadline_s = time.monotonic() + within_s
-    for process in processes:
-        process.join(max(0.0, deadline_s - time.monotonic()))
-    hung = [process for process in processes if process.is_alive()]
-    for process in hung:
-        process.kill()
-        process.join()
-    assert not hung, f"{len(hung)} of {len(processes)} processes hung"
-    assert [process.exitcode for process in processes] == [0] * len(processes)
+def ids(loader, steps=None):
+    """The ids of the next epoch's batches, or of the first steps of them."""
+    got = []
+    for batch in loader:
+        got.append(batch["id"].tolist())
+        if len(got) == steps:
+            break
+    return got
 
 
-def waited_for(is_so, within_s=20):
-    """Whether it becomes so in time."""
-    deadline_s = time.monotonic() + within_s
-    while not (found := is_so()) and time.monotonic() < deadline_s:
-        time.sleep(0.01)
-    return bool(found)
+class Ranks:
+    """One loader a rank, read in step."""
+
+    def __init__(self, dataset_of, world_size, batch_size, **options):
+        self.loaders = [loader_of(dataset_of, rank, world_size, batch_size, **options) for rank in range(world_size)]
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for loader in self.loaders:
+            loader.close()
+
+    def epoch(self, steps=None):
+        """The next epoch's batches, or the first steps of them: [step][rank] -> ids."""
+        return [list(step) for step in zip(*(ids(loader, steps) for loader in self.loaders), strict=True)]
+
+    def states(self):
+        return [loader.state_dict() for loader in self.loaders]
+
+    def load(self, state):
+        for loader in self.loaders:
+            loader.load_state_dict(state)
+
+
+def merged(step):
+    """The rows of a global batch, in their order: dealt to the ranks one by one."""
+    return together([[rows] for rows in step])[0]
+
+
+class Transformed(StreamingDataset):
+    """A dataset whose samples are tensors, with the worker that made each."""
+
+    def __getitem__(self, at):
+        info = get_worker_info()
+        return {**super().__getitem__(at), "worker": -1 if info is None else info.id, "random": torch.rand(())}

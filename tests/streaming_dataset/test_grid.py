@@ -3,15 +3,18 @@
 What a cell must show: all samples are seen, none with two ranks but for declared repeats, all ranks make equally many
 steps, lengths are as counted, and the order is that of one process. The order knows sizes, layouts, streams and the
 shuffle alone, and a share ranks, workers and batches alone: each is tested in all its combinations. Of both together,
-as datasets and loaders, there are too many: every so-manieth cell is tested, with a stride that no axis divides.
+as datasets and loaders, there are too many: every so-manieth cell is tested, with a stride that no axis divides. Ranks
+are run one after the other in this process; a worker is pretended by what torch tells its workers.
 """
 
+import contextlib
 import functools
 import itertools
 
 import numpy as np
 import pytest
 import torch.utils.data
+import torch.utils.data._utils.worker as torch_worker
 
 from headrace import StreamingDataLoader
 from headrace.errors import OrderError
@@ -19,7 +22,7 @@ from headrace.loading.world import World
 from headrace.planning import Cursor
 from headrace.streaming.iteration import Share
 from loading.samples import flat, together
-from streaming_dataset.scenes import LAYOUTS, dataset_of, rows_of_a_rank, stores_of
+from streaming_dataset.scenes import LAYOUTS, dataset_of, stores_of
 from streaming_dataset.written import numbers_of
 
 SIZES = range(102)
@@ -93,6 +96,45 @@ def test_ranks_and_workers_share_the_rows_of_an_epoch_of_any_size():
 def test_ranks_and_workers_share_the_rows_of_an_epoch_in_every_combination(workers):
     for count, ranks, batch in itertools.product(SIZES, RANKS, BATCHES):
         check_shares(count, ranks, workers, batch)
+
+
+@contextlib.contextmanager
+def as_worker(number, num_workers):
+    """Within it this process is worker `number` of a DataLoader; None of none is the main process."""
+    told = torch_worker._worker_info
+    if num_workers:
+        torch_worker._worker_info = torch_worker.WorkerInfo(
+            id=number, num_workers=num_workers, seed=1000 + number, dataset=None
+        )
+    try:
+        yield
+    finally:
+        torch_worker._worker_info = told
+
+
+def rows_of_a_rank(make, num_workers, batch_size, epochs):
+    """For each epoch the numbers that a rank's DataLoader collects from its workers in turn; make() is its dataset."""
+    turns = []
+    for number in range(max(1, num_workers)):
+        with as_worker(number, num_workers):
+            dataset = make()
+            turns.append([batches_of(numbers_of(dataset), batch_size) for _ in range(epochs)])
+    return [collected([worker[epoch] for worker in turns]) for epoch in range(epochs)]
+
+
+def batches_of(rows, batch_size):
+    return [rows[begin : begin + batch_size] for begin in range(0, len(rows), batch_size)]
+
+
+def collected(workers):
+    """The rows of one batch after another, from each worker in turn."""
+    turns = itertools.zip_longest(*workers)
+    batches = [batch for turn in turns for batch in turn]
+    while batches and batches[-1] is None:
+        batches.pop()
+    assert None not in batches, "a worker ended before its turn"
+    assert len({len(batch) for batch in batches[:-1]}) <= 1, "a batch within an epoch is short"
+    return [row for batch in batches for row in batch]
 
 
 def check_iterations(order, ranks, workers, batch, *, processes=False):

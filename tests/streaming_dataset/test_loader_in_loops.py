@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from distributed.loops_job import Model, only_ids
 from headrace import StreamingDataLoader, StreamingDataset
 from headrace.errors import OrderError
-from streaming_dataset.streaming_scenes import ids, numbers
+from streaming_dataset.scenes import ids, numbers
 
 pytestmark = [
     pytest.mark.slow,  # the imports alone take seconds
@@ -145,21 +146,6 @@ def test_over_other_datasets_accelerate_prepares_the_loader_as_any_other(acceler
 
 
 # ---- Hugging Face's Trainer
-
-
-class Model(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer = torch.nn.Linear(1, 1)
-        self.seen = []
-
-    def forward(self, id):
-        self.seen.append(id.tolist())
-        return {"loss": self.layer(id[:, None] / 100).square().mean()}
-
-
-def only_ids(samples):
-    return {"id": torch.tensor([sample["id"] for sample in samples])}
 
 
 def train(place, out, *, own_loader, checkpoint=None, **options):

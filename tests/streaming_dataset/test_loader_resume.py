@@ -11,7 +11,7 @@ import torch
 
 from headrace import StatefulDataLoader, StateMismatchError, StreamingDataLoader, StreamingDataset
 from headrace.errors import ClosedError, StateError
-from streaming_dataset.streaming_scenes import Ranks, ids, merged, streams
+from streaming_dataset.scenes import Ranks, ids, merged, streams
 
 TESTS = Path(__file__).parents[1]
 

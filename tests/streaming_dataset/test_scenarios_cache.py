@@ -17,7 +17,7 @@ from headrace import LocalStore, MDSWriter, Stream, StreamingDataLoader, Streami
 from headrace.errors import CorruptShardError, OptionError, StoreError
 from headrace.testing import FaultStore
 from servers.faulty_http import Cut, Rule, Stall, Status
-from streaming_dataset.scenes import forked, joined, waited_for
+from streaming_dataset.processes import forked, joined, waited_for
 from streaming_dataset.written import numbers_of
 
 SHARDS, A_SHARD, SAMPLE_BYTES = 10, 5, 200

@@ -13,7 +13,8 @@ import torch.utils.data
 from headrace import StreamingDataLoader, StreamingDataset
 from headrace.errors import OptionError, OrderError
 from loading.samples import flat
-from streaming_dataset.scenes import Job, dataset_of, forked, joined, stores_of
+from streaming_dataset.processes import forked, joined
+from streaming_dataset.scenes import Job, dataset_of, stores_of
 from streaming_dataset.written import numbers_of, streams, write_numbers
 
 FORK = {"multiprocessing_context": "fork"}

@@ -14,7 +14,6 @@ import stat
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import traceback
 from pathlib import Path
@@ -24,7 +23,7 @@ import pytest
 from headrace import LocalStore, MDSWriter, Stream, StreamingDataLoader, StreamingDataset
 from headrace.errors import OptionError, WorkerError
 from loading.samples import hurried, misbehave
-from streaming_dataset.scenes import forked, joined, waited_for
+from streaming_dataset.processes import forked, joined, waited_for
 from streaming_dataset.written import numbers_of, write_numbers
 
 TESTS = Path(__file__).parents[1]
@@ -159,23 +158,6 @@ def used(dataset, how):
             list(dataset)
             dataset.next_epoch = 0
     return dataset
-
-
-@pytest.fixture
-def busy_threads():
-    over = threading.Event()
-
-    def spin():
-        while not over.wait(0.0005):
-            sum(range(2000))
-
-    threads = [threading.Thread(target=spin) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    yield
-    over.set()
-    for thread in threads:
-        thread.join()
 
 
 def check_start(url, cache, folder, method, num_workers, before):

@@ -17,7 +17,7 @@ EPOCHS = 2
 
 
 class Model(torch.nn.Module):
-    """As Trainer wants it."""
+    """As Trainer wants it; it keeps what it saw."""
 
     def __init__(self):
         super().__init__()

@@ -1,11 +1,7 @@
-"""Packed documents in packs, here or in a process of its own: `python -c "import loading.pack_scenes as scenes;
-scenes.main()"` in the tests' folder reads runs as JSON and writes what each gave."""
+"""Packed documents in packs, here or in a process of its own."""
 
-import json
-import subprocess
-import sys
+from functools import partial
 from itertools import islice
-from pathlib import Path
 
 import numpy as np
 
@@ -17,8 +13,7 @@ from headrace import (
     WithLengths,
     stack_segments,
 )
-
-TESTS = Path(__file__).parents[1]
+from loading import jobs
 
 
 class Documents:
@@ -69,12 +64,4 @@ def run(buckets, workers, steps, state=None):
     return found
 
 
-def in_a_new_process(tasks):
-    command = [sys.executable, "-c", "import loading.pack_scenes as scenes; scenes.main()"]
-    done = subprocess.run(command, input=json.dumps(tasks), cwd=TESTS, capture_output=True, text=True, timeout=100)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
-
-
-def main():
-    print(json.dumps([run(**task) for task in json.load(sys.stdin)]))
+in_a_new_process = partial(jobs.in_a_new_process, "loading.pack_scenes")

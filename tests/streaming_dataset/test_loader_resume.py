@@ -1,8 +1,6 @@
 """States of a StreamingDataLoader: taken anywhere, loaded with any number of ranks and workers, in new processes."""
 
 import json
-import subprocess
-import sys
 from functools import partial
 from pathlib import Path
 
@@ -11,9 +9,10 @@ import torch
 
 from headrace import StatefulDataLoader, StateMismatchError, StreamingDataLoader, StreamingDataset
 from headrace.errors import ClosedError, StateError
+from loading import jobs
 from streaming_dataset.scenes import Ranks, ids, merged, streams
 
-TESTS = Path(__file__).parents[1]
+in_a_new_process = partial(jobs.in_a_new_process, "streaming_dataset.test_loader_resume")
 
 
 @pytest.fixture(scope="module")
@@ -26,28 +25,15 @@ def dataset_of(folder, counts=(50, 30, 23), **options):
     return partial(streams, folder, list(counts), **options)
 
 
-def in_a_new_process(tasks):
-    """What loaders give in another interpreter, a task each."""
-    command = "import streaming_dataset.test_loader_resume as scene; scene.main()"
-    result = subprocess.run(
-        [sys.executable, "-c", command], input=json.dumps(tasks), capture_output=True, text=True, cwd=TESTS, check=False
-    )
-    assert result.returncode == 0, result.stderr
-    return json.loads(result.stdout)
-
-
-def main():
-    found = []
-    for task in json.load(sys.stdin):
-        dataset = dataset_of(Path(task["folder"]), task["counts"])
-        with Ranks(dataset, task["world_size"], task["batch_size"], num_workers=task.get("workers", 0)) as ranks:
-            if task["state"] is not None:
-                ranks.load(task["state"])
-            steps = []
-            while len(steps) < task["steps"]:
-                steps += ranks.epoch(task["steps"] - len(steps))
-            found.append({"steps": steps, "states": ranks.states()})
-    json.dump(found, sys.stdout)
+def run(folder, counts, state, steps, world_size, batch_size, workers=0):
+    """What ranks get in so many steps from the state on, and their states then."""
+    with Ranks(dataset_of(Path(folder), counts), world_size, batch_size, num_workers=workers) as ranks:
+        if state is not None:
+            ranks.load(state)
+        got = []
+        while len(got) < steps:
+            got += ranks.epoch(steps - len(got))
+        return {"steps": got, "states": ranks.states()}
 
 
 def reference(dataset, world_size, batch_size, steps):

@@ -59,6 +59,20 @@ def test_samples_have_numbers_over_all_streams(folders):
             dataset[outside]
 
 
+def test_many_samples_are_asked_for_together():
+    store = FaultStore(MemoryStore(flat=True))
+    with MDSWriter(out=store.store, columns={"number": "int"}) as out:
+        for number in range(200):
+            out.write({"number": number})
+    dataset = StreamingDataset(streams=[Stream(remote=store)])
+    assert dataset[0] == {"number": 0}
+    for at in (slice(0, 200, 2), list(range(0, 200, 2)), np.arange(0, 200, 2)):
+        before = len(store.calls)
+        assert numbers_of(dataset[at]) == list(range(0, 200, 2))
+        assert len(store.calls) - before < 5
+    assert (dataset[[]], dataset[5:5]) == ([], [])
+
+
 def test_tables_of_shards_and_samples_have_streamings_names(folders):
     dataset = StreamingDataset(streams=streams(folders))
     assert dataset.num_shards == 4 + 2 + 6
@@ -347,7 +361,7 @@ def test_an_order_that_depends_on_the_ranks_follows_them(folders, monkeypatch):
 
 @pytest.mark.parametrize("given", [{"rank": 2, "world_size": 2}, {"rank": 1}, {"rank": 0, "world_size": 0}])
 def test_ranks_that_make_no_sense_are_refused_at_once(given, folder):
-    with pytest.raises(ValueError, match="rank|world_size"):
+    with pytest.raises(ValueError, match=r"rank|world_size"):
         StreamingDataset(local=folder, **given)
 
 

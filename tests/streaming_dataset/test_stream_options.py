@@ -130,6 +130,7 @@ def test_canonical_nodes_are_lanes_and_a_block_is_a_pool(nodes, block, lanes, po
         ("replication", 0, ["1"]),
         ("stream_name", "my_stream", ["Stream"]),
         ("stream_config", {"choose": 3}, ["Stream"]),
+        ("stream_config", 3, ["Stream"]),
     ],
 )
 def test_a_value_that_means_nothing_is_refused_with_those_that_do(option, value, named):

@@ -110,7 +110,7 @@ class StreamingDataset(ShardTables, torch.utils.data.IterableDataset[Any]):
             allow_unsafe_types=allow_unsafe_types,
             replication=replication,
             stream_name=stream_name,
-            stream_config=dict(stream_config or {}),
+            stream_config=stream_config,
         )
         self.streams = streams_of(
             streams,
@@ -151,10 +151,12 @@ class StreamingDataset(ShardTables, torch.utils.data.IterableDataset[Any]):
         A slice, list or array (nested, too) gives a list of samples.
         """
         if isinstance(at, slice):
-            return [self[number] for number in range(*at.indices(self.size))]
-        if isinstance(at, list | np.ndarray) and np.ndim(at):
-            return [self[number] for number in at]
-        return self.get_item(at)
+            at = list(range(*at.indices(self.size)))
+        if not isinstance(at, list | np.ndarray) or not np.ndim(at):
+            return self.get_item(at)
+        if np.ndim(at) == 1 and not self._is_overridden():
+            return self.stored.__getitems__(at)  # together: each may be a round trip
+        return [self[number] for number in at]
 
     def get_item(self, sample_id: int, retry: int = 7) -> Any:
         """Sample sample_id, negative from the end. retry makes no difference: what a cache let go is fetched anew."""

@@ -3,6 +3,7 @@
 import gc
 import json
 import pickle
+import threading
 import weakref
 from collections import Counter
 from itertools import chain
@@ -21,7 +22,7 @@ from headrace import (
     StreamingDataLoader,
     StreamingDataset,
 )
-from headrace.errors import NoDatasetError, OptionError, OrderError, StateError
+from headrace.errors import NoDatasetError, OptionError, OrderError, StateError, WorkerError
 from headrace.testing import FaultStore
 from streaming_dataset.written import SIZES, numbers_of, streams, write_numbers, write_streams
 
@@ -395,6 +396,19 @@ def test_the_dataset_and_its_loader_tell_one_story(folder):
         loader.load_state_dict(dataset.state_dict(40))
         assert numbers_of(loader) == epochs[1][40:]
         assert resumed.next_epoch == 2
+
+
+class Stuck(StreamingDataset):
+    def __getitem__(self, at):
+        if torch.utils.data.get_worker_info() is not None:
+            threading.Event().wait(60)
+        return super().__getitem__(at)
+
+
+def test_a_batch_that_does_not_come_in_time_is_an_error_that_names_the_loaders_option(folder):
+    loader = StreamingDataLoader(Stuck(local=folder, batch_size=8), num_workers=1, timeout=0.2)
+    with loader, pytest.raises(WorkerError, match=r"0\.2 \(of a StreamingDataLoader, and of torch, timeout\)"):
+        next(iter(loader))
 
 
 def test_headraces_own_loader_takes_the_dataset_as_it_is(folder):

@@ -202,6 +202,11 @@ class WorkerPool:
         iterator._timeout = self._loader.timeout
         return iterator
 
+    @property
+    def _time_out(self) -> str:
+        """The time-out in words, by the names that loaders have for it."""
+        return f"timeout_s={self._timeout_s:g} (of a StreamingDataLoader, and of torch, timeout)"
+
     def _not_begun(self, error: Exception) -> WorkerError:
         """What kept torch's iterator from beginning. Workers that were kept are ended: the next ones are new."""
         kept = getattr(self._loader, "_iterator", None)
@@ -212,7 +217,7 @@ class WorkerPool:
         if late:
             return WorkerError(
                 "the loader workers that were kept are still at a batch of an iteration that was broken off, after "
-                f"timeout_s={self._timeout_s:g}; new ones take over"
+                f"{self._time_out}; new ones take over"
             )
         return WorkerError(
             f"the workers could not be started ({type(error).__name__}: {error}); a dataset or collate_fn for them "
@@ -280,7 +285,7 @@ class WorkerPool:
         if dead:
             how = f"died (exit code {processes[number].exitcode}): {error}"
         elif timed_out:
-            how = f"gave no batch in time: nothing came within timeout_s={self._timeout_s:g}"
+            how = f"gave no batch in time: nothing came within {self._time_out}"
         else:
             how = f"failed ({type(error).__name__}): {error}"
         return WorkerError(

@@ -24,8 +24,9 @@ from loading.corrupt_data import (
     loader,
     two_epochs,
 )
+from loading.jobs import TESTS
 from loading.samples import Numbers, together
-from loading.scenarios import TESTS, as_rows
+from loading.scenarios import as_rows
 
 
 @pytest.mark.parametrize("data", DATA)

@@ -11,8 +11,9 @@ from headrace import MixedDataset, SelectedDataset, StatefulDataLoader
 from headrace.planning import Permutation, derive_seed
 from headrace.views.leaves import leaves_at
 from loading.corrupt_data import COMPOSED, WORKERS, Documents, Raising, composed
+from loading.jobs import TESTS
 from loading.samples import together
-from loading.scenarios import TESTS, as_rows
+from loading.scenarios import as_rows
 
 
 def content(leaf, item):

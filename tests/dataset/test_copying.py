@@ -23,7 +23,7 @@ from headrace.datasets import (
 )
 from headrace.datasets.copying import copy_dataset, transfer
 from headrace.datasets.ledger import DATASET, LEASES
-from headrace.datasets.samples import ownership
+from headrace.datasets.samples import withdrawal
 from headrace.errors import (
     CorruptShardError,
     DatasetChangedError,
@@ -32,6 +32,7 @@ from headrace.errors import (
     HeadraceError,
     LeaseLostError,
     NoDatasetError,
+    NotFoundError,
     OptionError,
     ShardOwnedError,
     StoreError,
@@ -552,7 +553,7 @@ def test_a_copy_that_lost_its_place_stores_nothing_more(monkeypatch, tmp_path):
     write_samples(source)
 
     def lose(_):
-        for info in target.list(ownership.LEASES):
+        for info in target.list(withdrawal.LEASES):
             target.delete(info.path)
 
     watched = FaultStore(source, [Rule(Run(lose), "pieces", "shard.00002.*", times=1)])
@@ -568,7 +569,7 @@ def test_a_note_that_comes_late_does_not_take_the_place_of_a_successors_note(tmp
     write(other, range(50, 95))
 
     def take_over(_):
-        for info in target.list(ownership.LEASES):
+        for info in target.list(withdrawal.LEASES):
             target.delete(info.path)
         broken = FaultStore(other, [Rule(Refuse(StoreError("broken")), "pieces", "shard.00002.*")])
         with pytest.raises(StoreError, match="broken"):
@@ -665,13 +666,30 @@ def test_what_lies_beside_a_whole_copy_stays_while_its_owner_lives_and_then_goes
     KINDS[name](source)
     copy_dataset(source, target)
     whole = files_in(target)
-    folder, lease_name = (ownership.LEASES, "writer") if is_samples(name) else (LEASES, DATASET)
+    folder, lease_name = (withdrawal.LEASES, "writer") if is_samples(name) else (LEASES, DATASET)
     owner = acquire(target, folder, lease_name, what="it", attempt=attempt_id(), on_takeover=lambda _: None)
     assert copy_dataset(source, target).copied_files == 0
     owner.check()
     owner.let_go()
     assert copy_dataset(source, target).copied_files == 0
     assert files_in(target) == whole
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_copy_that_another_one_ends_while_this_one_looks_is_whole(begun, kind, source, target):
+    if begun:
+        broken = FaultStore(source, [Rule(Refuse(StoreError("broken")), "pieces", nth=2)])
+        with pytest.raises(StoreError, match="broken"):
+            copy_dataset(broken, target, workers=1)
+    looking = FaultStore(target, [Rule(Run(lambda _: copy_dataset(source, target)), "get", "*copy.json", times=1)])
+    assert copy_dataset(source, looking).copied_files == 0
+    assert fingerprint_of(target, kind) == fingerprint_of(source, kind)
+
+
+def test_a_copy_goes_on_where_another_one_that_ends_takes_the_folder_of_its_lease_away(kind, source, target):
+    gone = Refuse(NotFoundError("cannot create: No such file or directory"))
+    copy_dataset(source, FaultStore(target, [Rule(gone, "put_if_absent", "*.lease", times=1)]))
+    assert fingerprint_of(target, kind) == fingerprint_of(source, kind)
 
 
 # A reader meanwhile

@@ -5,7 +5,7 @@ import contextlib
 import pytest
 
 from headrace.datasets import SampleDataset
-from headrace.datasets.samples import output, ownership
+from headrace.datasets.samples import output, withdrawal
 from headrace.errors import CorruptShardError, DatasetError, HeadraceError, NoDatasetError, UnfinishedDatasetError
 from headrace.store import MemoryStore
 from headrace.testing import FaultStore, Rule, Run
@@ -26,7 +26,7 @@ def after(nth, successor):
     store = MemoryStore(flat=True)
 
     def take_over(_):
-        for info in store.list(ownership.LEASES):  # as when it has expired
+        for info in store.list(withdrawal.LEASES):  # as when it has expired
             store.delete(info.path)
         write(store, successor, hashes=["xxh3_64"], exist_ok=True)
 

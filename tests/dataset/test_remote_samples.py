@@ -7,7 +7,7 @@ import pytest
 
 from headrace import merge_index, prepare
 from headrace.datasets import MDSWriter, SampleDataset, SampleStorage
-from headrace.datasets.samples import delivery, ownership, pending, sample_writer
+from headrace.datasets.samples import delivery, pending, sample_writer, withdrawal
 from headrace.datasets.samples.places import overlap, part_folder
 from headrace.errors import (
     AccessDeniedError,
@@ -257,7 +257,7 @@ def test_a_writer_that_lost_its_place_stores_nothing_more_and_puts_no_index(monk
     store = MemoryStore(flat=True)
     writing = MDSWriter(columns=COLUMNS, out=store, max_workers=1)
     fill(writing, range(15))
-    for info in store.list(ownership.LEASES):  # as when it has expired
+    for info in store.list(withdrawal.LEASES):  # as when it has expired
         store.delete(info.path)
     write(store, range(100, 120), exist_ok=True)
     files = files_in(store)
@@ -269,7 +269,7 @@ def test_a_writer_that_lost_its_place_stores_nothing_more_and_puts_no_index(monk
 
 def successor_of(store, ids):
     """What another writer does that has taken the place, as after the lease has expired; it does not finish."""
-    for info in store.list(ownership.LEASES):
+    for info in store.list(withdrawal.LEASES):
         store.delete(info.path)
     writing = MDSWriter(columns=COLUMNS, out=store, exist_ok=True, max_workers=1, hashes=["xxh3_64"])
     fill(writing, ids)
@@ -378,7 +378,7 @@ def test_a_late_file_as_long_as_the_successors_is_taken_back_by_its_sender(hashe
     store, successors = MemoryStore(flat=True), []
 
     def take_over(_):
-        for info in store.list(ownership.LEASES):
+        for info in store.list(withdrawal.LEASES):
             store.delete(info.path)
         writing = MDSWriter(columns=COLUMNS, out=store, exist_ok=True, max_workers=1, hashes=hashes)
         fill(writing, range(50, 80))

@@ -11,7 +11,7 @@ import weakref
 import pytest
 
 from headrace.datasets import JSONWriter, MDSWriter, SampleDataset
-from headrace.datasets.samples import ownership
+from headrace.datasets.samples import ownership, withdrawal
 from headrace.errors import (
     ClosedError,
     ExistingOutputError,
@@ -101,7 +101,7 @@ def test_a_writer_whose_place_was_taken_commits_nothing(writer, tmp_path):
     store = LocalStore(tmp_path, fsync=False)
     writing = writer(columns=COLUMNS, out=store)
     fill(writing, range(5))
-    for info in store.list(ownership.LEASES):
+    for info in store.list(withdrawal.LEASES):
         store.delete(info.path)
     write(store, range(100, 103), writer=writer)
     with pytest.raises(LeaseLostError):

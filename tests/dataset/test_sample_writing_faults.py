@@ -15,7 +15,7 @@ import pytest
 
 from headrace import merge_index, prepare
 from headrace.datasets import CSVWriter, JSONWriter, MDSWriter, SampleDataset, SampleStorage
-from headrace.datasets.samples import ownership, sample_writer
+from headrace.datasets.samples import sample_writer, withdrawal
 from headrace.errors import (
     CorruptShardError,
     ExistingOutputError,
@@ -205,7 +205,7 @@ def test_a_process_that_slept_while_it_stored_the_index_leaves_none_beside_its_s
     others = []
 
     def taken_over(call):
-        for info in store.list(ownership.LEASES):  # as when it has expired
+        for info in store.list(withdrawal.LEASES):  # as when it has expired
             store.delete(info.path)
         others.append(MDSWriter(columns=COLUMNS, out=store))
         fill(others[0], range(100, 130))

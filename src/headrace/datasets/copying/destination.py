@@ -15,13 +15,13 @@ from typing import NamedTuple
 import msgspec
 
 from headrace.datasets.copying.contents import Contents, CopiedFile
-from headrace.datasets.ledger import DATASET, LEASES, PRIVATE
+from headrace.datasets.ledger import DATASET, PRIVATE
 from headrace.datasets.samples.conditional import put_first
 from headrace.datasets.samples.many_requests import delete_all
-from headrace.datasets.samples.ownership import OWNED, Ownership, leased, refuse_to_write
+from headrace.datasets.samples.ownership import WRITER, Ownership, leased, refuse_to_write
 from headrace.datasets.samples.withdrawal import PART, content, remove_if_empty
 from headrace.errors import AlreadyExistsError, ExistingOutputError, ShardOwnedError, StoreError
-from headrace.store import FileInfo, Lease, LocalStore, Store, acquire, attempt_id, confirmed
+from headrace.store import FileInfo, LocalStore, Store, confirmed
 
 __all__ = ["Destination"]
 
@@ -66,7 +66,7 @@ class Destination:
         """What is there; ExistingOutputError where it is anything but this dataset, whole or in part."""
         if isinstance(self.store, LocalStore) and self.store.root.is_file():
             raise ExistingOutputError(self.store.location, "is a file", "remove it")
-        files = {info.path: info for info in self.store.list()}
+        files = self._listed()
         note = self._read_note()
         visible = [path for path in files if not path.startswith(f"{PRIVATE}/")]
         if note is _DAMAGED and not visible:
@@ -77,7 +77,11 @@ class Destination:
         if note is not None:
             problem = f"holds the beginning of a copy of another dataset, {note.source}"
             raise ExistingOutputError(self.store.location, problem, "go on with that one, or remove what is there")
-        if self._contents.commits and (commit := content(self.store, self._contents.commits[-1][0])) is not None:
+        commit = content(self.store, self._contents.commits[-1][0]) if self._contents.commits else None
+        if (commit or visible) and not self._has_all(files):
+            files = self._listed()  # a copy may have been done since the first listing
+            visible = [path for path in files if not path.startswith(f"{PRIVATE}/")]
+        if commit is not None:
             self._refuse_another(commit, files)
             return Found(True, files)
         if not self._contents.commits and visible and self._has_all(files):
@@ -90,7 +94,8 @@ class Destination:
 
     def begin(self, source: str) -> Found:
         """Take the place, for this process alone, and note what is copied there."""
-        self._owned.hold(self.store, self._lease())
+        name = DATASET if self._contents.private == PRIVATE else WRITER
+        self._owned.hold(self.store, leased(self.store, private=self._contents.private, name=name))
         try:
             for folder in {path.rpartition("/")[0] for path, _ in self._contents.commits}:
                 self.store.remove_orphans(folder)  # of a copier that was killed as it put a commit
@@ -122,7 +127,7 @@ class Destination:
 
     def confirm(self, copied: dict[str, FileInfo]) -> None:
         """Return if every file is there, those that were copied now as they were confirmed; StoreError if not."""
-        found = {info.path: info for info in self.store.list()}
+        found = self._listed()
         for file in self._contents.files:
             where = f"{self.store.location}/{file.path}"
             info, known = found.get(file.path), copied.get(file.path)
@@ -168,6 +173,9 @@ class Destination:
         """Let the next one in. Twice is harmless."""
         self._owned.release()
 
+    def _listed(self) -> dict[str, FileInfo]:
+        return {info.path: info for info in self.store.list()}
+
     def _put_note(self, raw: bytes) -> None:
         """Not over a successor's: by another note than its own, its files would be taken for those of this copy."""
         for _ in range(_TRIES):
@@ -210,30 +218,6 @@ class Destination:
                 problem = f"holds this dataset, but {file.path} is missing or has another size"
                 raise ExistingOutputError(self.store.location, problem, f"remove its {name} and what else is there")
 
-    def _lease(self) -> Lease:
-        if self._contents.private != PRIVATE:
-            return leased(self.store)
-        try:
-            return acquire(
-                self.store,
-                LEASES,
-                DATASET,
-                what="this dataset",
-                attempt=attempt_id(),
-                on_takeover=partial(_fence, self.store),
-            )
-        except ShardOwnedError as error:
-            raise ShardOwnedError(error.where, error.what, error.holder, error.age_s, OWNED) from None
-
 
 def _is_there(file: CopiedFile, files: dict[str, FileInfo]) -> bool:
     return file.path in files and files[file.path].size_bytes == file.size_bytes
-
-
-def _fence(store: Store, attempt: str) -> None:
-    """Take from a predecessor what it has in flight, so that it cannot end it when it wakes."""
-    for folder in ("", PRIVATE):
-        store.remove_orphans(folder, of=attempt)
-    for info in store.list(PRIVATE, recursive=False):
-        if info.path.endswith(PART):
-            store.delete(info.path)

@@ -7,13 +7,14 @@ import threading
 import time
 from functools import partial
 
-from headrace.datasets.samples.withdrawal import LEASES, PART, PRIVATE
+from headrace.datasets.samples.withdrawal import PART, PRIVATE
 from headrace.errors import NotFoundError, ShardOwnedError, StoreError, UnsupportedOperationError
 from headrace.store import Lease, Store, acquire, attempt_id, process_identity
 
-__all__ = ["OWNED", "Ownership", "leased", "refuse_to_write"]
+__all__ = ["WRITER", "Ownership", "leased", "refuse_to_write"]
 
-OWNED = "write to a directory of its own, wait until that process is done, or end it, which lets the next one in"
+_OWNED = "write to a directory of its own, wait until that process is done, or end it, which lets the next one in"
+WRITER = "writer"
 _LEASE_TRIES = 200
 _LEASE_WAIT_S = 0.02
 _dropped: set[str] = set()  # attempts of writers that were dropped before their end
@@ -84,21 +85,25 @@ def refuse_to_write(store: Store) -> None:
         raise UnsupportedOperationError(store.location, "keep to one writer at a time: it lacks puts if absent", advice)
 
 
-def leased(store: Store, what: str = "this dataset", *, force: bool = False) -> Lease:
+def leased(
+    store: Store, what: str = "this dataset", *, force: bool = False, private: str = PRIVATE, name: str = WRITER
+) -> Lease:
     """The right to write here; ShardOwnedError, which says what is owned, while somebody alive has it.
 
-    force takes it from a living writer, too, which then cannot commit anything any more.
+    force takes it from a living writer, too, which then cannot commit anything any more. private is the folder of a
+    writer's notes, and name what the lease is called there.
     """
+    take = partial(_lease, store, private, name, what, force=force)
     for _ in range(_LEASE_TRIES - 1):
         try:
-            return _lease(store, what, force=force)
+            return take()
         except NotFoundError:  # somebody who just finished removed the folder that the lease was put into
             continue
         except ShardOwnedError as error:
             if not _is_dropped(error.holder.get("attempt", "")):
                 raise
             threading.Event().wait(_LEASE_WAIT_S)
-    return _lease(store, what, force=force)
+    return take()
 
 
 def _is_dropped(attempt: str) -> bool:
@@ -108,20 +113,20 @@ def _is_dropped(attempt: str) -> bool:
     return attempt in _dropped
 
 
-def _lease(store: Store, what: str, *, force: bool) -> Lease:
-    fence = partial(_fence, store)
+def _lease(store: Store, private: str, name: str, what: str, *, force: bool) -> Lease:
+    folder, fence = f"{private}/leases", partial(_fence, store, private)
     try:
-        return acquire(store, LEASES, "writer", what=what, attempt=attempt_id(), force=force, on_takeover=fence)
+        return acquire(store, folder, name, what=what, attempt=attempt_id(), force=force, on_takeover=fence)
     except ShardOwnedError as error:
-        raise ShardOwnedError(error.where, error.what, error.holder, error.age_s, OWNED) from None
+        raise ShardOwnedError(error.where, error.what, error.holder, error.age_s, _OWNED) from None
 
 
-def _fence(store: Store, attempt: str) -> None:
+def _fence(store: Store, private: str, attempt: str) -> None:
     """Take from a predecessor what it has in flight: one that slept in the middle of storing a file must not end it."""
     if attempt.startswith(f"{process_identity()}-"):
         return  # one of this process, which let go of the place once nothing was in flight
-    for folder in ("", PRIVATE):
+    for folder in ("", private):
         store.remove_orphans(folder, of=attempt)
-    for info in store.list(PRIVATE, recursive=False):
+    for info in store.list(private, recursive=False):
         if info.path.endswith(PART):
             store.delete(info.path)

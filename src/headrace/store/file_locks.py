@@ -20,7 +20,7 @@ import struct
 import sys
 import threading
 import weakref
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -71,7 +71,7 @@ class LockTable:
         self._mutex = threading.Lock()
         self._command = _OF_OPEN_FILES
         self._held: dict[str, int] = {}  # name -> how many share it, or _EXCLUSIVE
-        self._users: Counter[int] = Counter()  # number -> how many of these names are locked by its descriptor
+        self._users = [0] * _NUM_FILES  # how many of these names are locked by the descriptor of each file
         self._dropped: deque[str] = deque()  # shared locks that are no longer needed
 
     def share(self, name: str) -> bool:
@@ -162,13 +162,14 @@ class LockTable:
     def _acquire(self, name: str, kind: int) -> bool:
         """Whether the name, which was not held, is locked now."""
         number, place = _place(name)
-        is_full = self._has_too_many(len(self._files) + (number not in self._files))
-        if is_full and kind == fcntl.F_RDLCK and self._command != fcntl.F_SETLK:
+        may_map = kind == fcntl.F_RDLCK and self._command != fcntl.F_SETLK
+        if may_map and self._has_too_many(len(self._files) + (number not in self._files)):
             return self._share_by_map(name)
-        is_locked = self._lock(self._file(number), kind, place)
-        self._users[number] += is_locked
-        self._close_spare(number)
-        return is_locked
+        if not self._lock(self._file(number), kind, place):
+            self._close_spare(number)
+            return False
+        self._users[number] += 1
+        return True
 
     def _share_by_map(self, name: str) -> bool:
         # Opened anew, since a map keeps all locks of the file that it is of.

@@ -15,19 +15,11 @@ import torch
 from headrace.errors import OrderError
 from headrace.loading.device import DeviceMover, default_device
 from headrace.loading.epoch import EpochIterator
-from headrace.loading.order import (
-    check_epoch,
-    check_pad,
-    check_unchanged,
-    order_settings,
-    restored,
-    rows_a_step,
-    step_plan,
-)
+from headrace.loading.order import RankOrder, check_epoch, restored
 from headrace.loading.parallel import BatchSource, Parallel, at_least
 from headrace.loading.steps import StepPlan
 from headrace.loading.world import world_of
-from headrace.planning import Cursor, check_division, encode_state, plan_fingerprint
+from headrace.planning import Cursor, check_division
 from headrace.views import ShuffledDataset, is_ordered, is_windowed
 from headrace.views.leaves import check_stateless
 from headrace.views.protocol import ordered_view
@@ -89,19 +81,21 @@ class StatefulDataLoader:
     ) -> None:
         if local_batch_size is not None and global_batch_size is not None:
             raise ValueError("give local_batch_size or global_batch_size, not both")
-        self._world = world_of(dataset, rank, world_size)
+        world = world_of(dataset, rank, world_size)
         self.dataset = dataset = ordered_view(dataset)
         at_least("local_batch_size", local_batch_size, 1)
         at_least("global_batch_size", global_batch_size, 1)
         if rank is not None or world_size is not None:
-            known = self._world()
+            known = world()
             check_division(global_batch_size or known.world_size, known.world_size)
         if shuffle and is_ordered(dataset):
             raise OrderError(
                 f"shuffle=True over a {type(dataset).__name__}, which already orders; shuffle its base, or leave it out"
             )
         check_stateless(dataset, type(self).__name__)
-        check_pad(dataset, drop_last=drop_last, pad=pad)
+        self._given = ShuffledDataset(dataset, shuffle_seed or 0) if shuffle else dataset
+        # Of the dataset as it was given, or a copy of it whose mixture was changed within the run.
+        self._order = RankOrder(self._given, world, local_batch_size, global_batch_size, drop_last=drop_last, pad=pad)
         self.device = torch.device(device) if device is not None else default_device()
         if pin_memory and self.device.type != "cuda":
             raise ValueError(f"pin_memory=True needs a CUDA device, not {self.device}")
@@ -114,7 +108,6 @@ class StatefulDataLoader:
         self.drop_last = drop_last
         self.pad = pad
         self.prefetch = prefetch
-        self._batch_sizes = (local_batch_size, global_batch_size)
         self._parallel = Parallel(
             num_workers=num_workers,
             method=parallel_method,
@@ -125,15 +118,11 @@ class StatefulDataLoader:
             persistent_workers=persistent_workers,
             pin_memory=pin_memory,
         )
-        self._given = ShuffledDataset(dataset, shuffle_seed or 0) if shuffle else dataset
-        self._ordered = self._given  # or a copy of it whose mixture was changed within the run
         self._corrupt = corrupt_errors(skip_corrupt)
         self._skipped = SkippedItems()
         if self._corrupt:
             skipping(self._given, self._corrupt, self._skipped)  # refuses what it cannot tell apart; opens nothing
         self._owns_dataset = False
-        self._plan_made: StepPlan | None = None
-        self._settings_made: tuple[dict[str, Any], str] | None = None
         self._source_made: BatchSource | None = None
         self._mover_made: DeviceMover | None = None
         self._next = Cursor()  # where the next iter() begins, unless there was one since
@@ -177,11 +166,11 @@ class StatefulDataLoader:
         Rows of packs and token-budget batches vary by epoch: there it reads the lengths of the epoch's samples, once.
         TypeError for an epoch within which their mixture was changed.
         """
-        return self._plan().steps(self._restart().epoch)
+        return self.plan.steps(self._restart().epoch)
 
     def __iter__(self) -> Iterator[Any]:
-        plan = self._plan()
-        check_unchanged(self._ordered, plan)
+        self._order.check_unchanged()
+        plan = self.plan
         start = plan.begin(self._restart())
         self._begin_at(start, "a newer one took its place")
         self._epoch = EpochIterator(self._source().batches(start), plan, start, self._mover())
@@ -197,12 +186,12 @@ class StatefulDataLoader:
         self.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        self._plan()  # the other process inherits the rank that was found here, and goes on where this one is
+        # The other process goes on where this one is.
         return {**self.__dict__, "_source_made": None, "_mover_made": None, "_epoch": None, "_next": self._cursor()}
 
     def open(self) -> None:
         """Open the dataset now rather than at the first batch, so that its errors come here."""
-        self._plan().check()
+        self.plan.check()
 
     def close(self) -> None:
         """End threads, workers and the active iterator; twice is harmless. The state stays, and the loader can be used
@@ -216,17 +205,17 @@ class StatefulDataLoader:
     @property
     def rank(self) -> int:
         """This process's rank among those that share the global batches."""
-        return self._plan().rank
+        return self.plan.rank
 
     @property
     def world_size(self) -> int:
         """How many ranks share the global batches."""
-        return self._plan().world_size
+        return self.plan.world_size
 
     @property
     def global_batch_size(self) -> int:
         """Rows a step for all ranks together."""
-        return self._plan().global_batch_size
+        return self.plan.global_batch_size
 
     @property
     def local_batch_size(self) -> int:
@@ -236,12 +225,12 @@ class StatefulDataLoader:
     @property
     def dataset_size(self) -> int:
         """Rows of the epoch that `iter()` begins in, for all ranks together."""
-        return self._plan().rows(self._restart().epoch)
+        return self.plan.rows(self._restart().epoch)
 
     @property
     def plan(self) -> StepPlan:
         """How the steps of this loader's order are counted, after a change of its mixture within the run too."""
-        return self._plan()
+        return self._order.plan
 
     @property
     def padding(self) -> int:
@@ -250,7 +239,7 @@ class StatefulDataLoader:
         The epoch is the one that the newest iterator reads, or has read; without one, that which `iter()` begins in.
         Of packed rows it counts those of the epoch, from lengths.
         """
-        plan = self._plan()
+        plan = self.plan
         return plan.padding(self._next if self._epoch is None else self._epoch.start)
 
     @property
@@ -267,13 +256,12 @@ class StatefulDataLoader:
         call after load_state_dict keeps the position. OrderError for an epoch before a change of the mixture."""
         at_least("epoch", epoch, 0)
         if epoch != self._restart().epoch:
-            check_epoch(self._ordered, epoch)
+            check_epoch(self._order.dataset, epoch)
             self._begin_at(Cursor(int(epoch)), "set_epoch() chose another epoch")
 
     def state_dict(self) -> dict[str, Any]:
         """The record of this run: what the consumer got so far. Small, JSON-able, free, and equal on every rank."""
-        settings, plan = self._settings()
-        return encode_state(self._cursor(), settings, plan)
+        return self._order.state(self._cursor())
 
     def load_state_dict(
         self, state_dict: Mapping[str, Any], *, change: Literal["from_here"] | None = None, was: Any = None
@@ -291,19 +279,19 @@ class StatefulDataLoader:
         """
         dataset, cursor = restored(state_dict, self._given, drop_last=self.drop_last, change=change, was=was)
         self._begin_at(cursor, "load_state_dict() chose another position")
-        if dataset is not self._ordered:
+        if dataset is not self._order.dataset:
             self._end_source()
-            self._ordered, self._plan_made, self._settings_made = dataset, None, None
+            self._order = self._order.over(dataset)
 
     def describe(self) -> dict[str, Any]:
         """Data, order and sizes of this loader. The rows of packs and batches are left out: they would be counted."""
-        plan = self._plan()
-        windowed = is_windowed(self._ordered)
+        plan = self.plan
+        windowed = is_windowed(self._order.dataset)
         sizes = {} if windowed else {"num_samples": plan.rows(0), "steps": plan.steps(0)}
         if self.pad:
             sizes |= {"pad": True} if windowed else {"pad": True, "padding": plan.padding(Cursor())}
         return {
-            **self._settings()[0],
+            **self._order.settings,
             **sizes,
             "global_batch_size": plan.global_batch_size,
             "rank": plan.rank,
@@ -324,25 +312,12 @@ class StatefulDataLoader:
         if epoch is not None:
             epoch.close(why)
 
-    def _plan(self) -> StepPlan:
-        if self._plan_made is None:
-            world = self._world()
-            rows = rows_a_step(self._ordered, *self._batch_sizes, world.world_size)
-            self._plan_made = step_plan(self._ordered, rows, world, drop_last=self.drop_last, pad=self.pad)
-        return self._plan_made
-
-    def _settings(self) -> tuple[dict[str, Any], str]:
-        if self._settings_made is None:
-            settings = order_settings(self._ordered, drop_last=self.drop_last)
-            self._settings_made = settings, plan_fingerprint(settings)
-        return self._settings_made
-
     def _source(self) -> BatchSource:
         if self._source_made is None:
-            dataset, record = self._ordered, self._skipped if self._corrupt else None
+            dataset, record = self._order.dataset, self._skipped if self._corrupt else None
             if record is not None:
                 dataset = skipping(dataset, self._corrupt, record)
-            self._source_made = BatchSource(dataset, self.collate_fn, self._plan(), self._parallel, record)
+            self._source_made = BatchSource(dataset, self.collate_fn, self.plan, self._parallel, record)
         return self._source_made
 
     def _end_source(self) -> None:

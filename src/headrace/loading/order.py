@@ -1,13 +1,15 @@
 """The order that a loader or sampler follows: how its steps are counted, what decides it, and states of it."""
 
-from collections.abc import Mapping
-from typing import Any, Literal
+import copy
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import Any, Literal, Self
 
 from headrace.errors import OptionError, OrderError, StateError
 from headrace.loading.steps import StepPlan, Steps
 from headrace.loading.window_steps import WindowSteps
 from headrace.loading.world import World
-from headrace.planning import Cursor, decode_state, encode_state
+from headrace.planning import Cursor, decode_state, encode_state, plan_fingerprint
 from headrace.planning.permutation import MAX_ITEMS
 from headrace.views import dataset_settings, is_windowed
 from headrace.views.changing import changed_from_here, continued_as_saved, first_step, mixture_settings
@@ -16,18 +18,75 @@ from headrace.views.protocol import check_same_length
 from headrace.views.windowed import ROW_BITS
 
 __all__ = [
+    "RankOrder",
     "check_epoch",
-    "check_pad",
-    "check_unchanged",
     "continued",
     "order_settings",
     "restored",
-    "rows_a_step",
-    "step_plan",
 ]
 
 
-def rows_a_step(dataset: Any, local_batch_size: int | None, global_batch_size: int | None, world_size: int) -> int:
+class RankOrder:
+    """The order that a loader or sampler follows, and this rank's part of it.
+
+    world() finds this process's place, and is asked late: the ranks may be known only when the first step is.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        world: Callable[[], World],
+        local_batch_size: int | None,
+        global_batch_size: int | None,
+        *,
+        drop_last: bool,
+        pad: bool,
+    ) -> None:
+        _check_pad(dataset, drop_last=drop_last, pad=pad)
+        self.dataset = dataset
+        self.drop_last = drop_last
+        self.pad = pad
+        self._world = world
+        self._batch_sizes = (local_batch_size, global_batch_size)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "plan": self.plan}  # the other process inherits the rank that was found here
+
+    @cached_property
+    def plan(self) -> StepPlan:
+        """How this rank's steps are counted."""
+        world = self._world()
+        rows = _rows_a_step(self.dataset, *self._batch_sizes, world.world_size)
+        return _step_plan(self.dataset, rows, world, drop_last=self.drop_last, pad=self.pad)
+
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """What its states are compared by."""
+        return order_settings(self.dataset, drop_last=self.drop_last)
+
+    @cached_property
+    def _fingerprint(self) -> str:
+        return plan_fingerprint(self.settings)
+
+    def state(self, cursor: Cursor) -> dict[str, Any]:
+        """The record of a run that is there."""
+        return encode_state(cursor, self.settings, self._fingerprint)
+
+    def over(self, dataset: Any) -> Self:
+        """The same over another dataset."""
+        other = copy.copy(self)
+        for name in ("plan", "settings", "_fingerprint"):
+            other.__dict__.pop(name, None)
+        other.dataset = dataset
+        return other
+
+    def check_unchanged(self) -> None:
+        """DatasetChangedError where the dataset has another length than when the steps were counted."""
+        if isinstance(self.plan, Steps):
+            check_same_length(self.dataset, self.plan.num_rows)
+
+
+def _rows_a_step(dataset: Any, local_batch_size: int | None, global_batch_size: int | None, world_size: int) -> int:
     """Rows of a global batch, from what was given; 1 a rank by default.
 
     A row of a dataset of batches is a batch already, so each rank gets one a step; OptionError for other sizes.
@@ -46,7 +105,7 @@ def rows_a_step(dataset: Any, local_batch_size: int | None, global_batch_size: i
     return rows
 
 
-def check_pad(dataset: Any, *, drop_last: bool, pad: bool) -> None:
+def _check_pad(dataset: Any, *, drop_last: bool, pad: bool) -> None:
     """OptionError for pad=True where it could not fill anything."""
     if pad and drop_last:
         raise OptionError("pad", True, "drop_last=False beside it: a last batch is either dropped or filled")
@@ -58,19 +117,13 @@ def check_pad(dataset: Any, *, drop_last: bool, pad: bool) -> None:
         )
 
 
-def step_plan(dataset: Any, global_batch_size: int, world: World, *, drop_last: bool, pad: bool = False) -> StepPlan:
+def _step_plan(dataset: Any, global_batch_size: int, world: World, *, drop_last: bool, pad: bool = False) -> StepPlan:
     """How the steps of dataset's epochs are counted."""
     rank, world_size = world
     first = first_step(dataset)
     if is_windowed(dataset):
         return WindowSteps(dataset, global_batch_size, rank, world_size, drop_last, first, pad)
     return Steps(len(dataset), global_batch_size, rank, world_size, drop_last, first, reach_of(dataset), pad)
-
-
-def check_unchanged(dataset: Any, plan: StepPlan) -> None:
-    """DatasetChangedError where dataset has another length than when plan was made."""
-    if isinstance(plan, Steps):
-        check_same_length(dataset, plan.num_rows)
 
 
 def check_epoch(dataset: Any, epoch: int) -> None:

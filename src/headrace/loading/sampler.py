@@ -9,18 +9,10 @@ from numpy.typing import NDArray
 
 from headrace.errors import OrderError
 from headrace.loading.announcing import announced
-from headrace.loading.order import (
-    check_epoch,
-    check_pad,
-    check_unchanged,
-    order_settings,
-    restored,
-    rows_a_step,
-    step_plan,
-)
-from headrace.loading.steps import StepPlan, TooFewSteps, leaf_of, locate
+from headrace.loading.order import RankOrder, check_epoch, restored
+from headrace.loading.steps import TooFewSteps, leaf_of, locate
 from headrace.loading.world import world_of
-from headrace.planning import Cursor, check_division, encode_state
+from headrace.planning import Cursor, check_division
 from headrace.views import ShuffledDataset, items_of
 from headrace.views.protocol import ordered_view
 
@@ -65,7 +57,7 @@ class ElasticBatchSampler(torch.utils.data.Sampler[list[int]]):
         drop_last: bool = True,
         pad: bool = False,
     ) -> None:
-        self._world = world_of(dataset_or_length, rank, world_size)
+        world = world_of(dataset_or_length, rank, world_size)
         base: Any = ordered_view(dataset_or_length)
         if isinstance(base, int | np.integer):
             base = _Length(int(base))
@@ -74,29 +66,21 @@ class ElasticBatchSampler(torch.utils.data.Sampler[list[int]]):
         if global_batch_size < 1:
             raise ValueError(f"global_batch_size={global_batch_size} must be at least 1")
         if rank is not None or world_size is not None:
-            check_division(global_batch_size, self._world().world_size)
-        check_pad(base, drop_last=drop_last, pad=pad)
+            check_division(global_batch_size, world().world_size)
         self._base = base
         self._dataset = ShuffledDataset(base, seed) if shuffle else base
-        self._global_batch_size = global_batch_size
-        self._drop_last = drop_last
-        self._pad = pad
-        self._plan_made: StepPlan | None = None
+        self._order = RankOrder(self._dataset, world, None, global_batch_size, drop_last=drop_last, pad=pad)
         self._next = Cursor()
         self._begun = Cursor()
         self._iteration = 0
 
-    def __getstate__(self) -> dict[str, Any]:
-        self._plan()  # workers inherit the rank that was found here
-        return dict(self.__dict__)
-
     def __len__(self) -> int:
         """Steps of the whole epoch that `iter()` is in, the same on every rank; OrderError when that is none."""
-        return self._plan().steps(self._next.epoch)
+        return self._order.plan.steps(self._next.epoch)
 
     def __iter__(self) -> Iterator[list[int]]:
-        check_unchanged(self._dataset, self._plan())
-        self._begun = self._plan().begin(self._next)
+        self._order.check_unchanged()
+        self._begun = self._order.plan.begin(self._next)
         self._iteration += 1
         return self._lists(self._begun, self._iteration)
 
@@ -104,7 +88,7 @@ class ElasticBatchSampler(torch.utils.data.Sampler[list[int]]):
     def padding(self) -> int:
         """How many rows at the end of this rank's last list are repeats, in the epoch that the last `iter()` began, or
         the next one will: 0 unless pad fills that list up."""
-        return self._plan().padding(self._begun)
+        return self._order.plan.padding(self._begun)
 
     def set_epoch(self, epoch: int) -> None:
         """Begin the next `iter()` in this epoch; nothing changes when it would anyway. OrderError for one before a
@@ -122,7 +106,7 @@ class ElasticBatchSampler(torch.utils.data.Sampler[list[int]]):
 
     def lists_from(self, cursor: Cursor) -> Iterator[list[int]]:
         """The lists from a cursor to the end of its epoch. Changes nothing."""
-        return (items.tolist() for items in self._plan().items(cursor, self._locate))
+        return (items.tolist() for items in self._order.plan.items(cursor, self._locate))
 
     def state_dict(self, batches_consumed: int = 0) -> dict[str, Any]:
         """The record of a run whose consumer has got this many batches since the last `iter()`.
@@ -130,12 +114,12 @@ class ElasticBatchSampler(torch.utils.data.Sampler[list[int]]):
         ValueError when that epoch did not have so many.
         """
         try:
-            cursor = self._plan().after(self._begun, batches_consumed)
+            cursor = self._order.plan.after(self._begun, batches_consumed)
         except TooFewSteps as error:
             raise ValueError(
                 f"batches_consumed={batches_consumed}, but there were {error.most} from the last iter() on"
             ) from None
-        return encode_state(cursor, self._settings())
+        return self._order.state(cursor)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Begin the next `iter()` where the record says; StateMismatchError when it is of another order.
@@ -143,7 +127,7 @@ class ElasticBatchSampler(torch.utils.data.Sampler[list[int]]):
         OrderError where the mixture was changed within the run: what the DataLoader reads must be changed as well.
         `continued(dataset, state)` gives the dataset for both.
         """
-        dataset, cursor = restored(state, self._dataset, drop_last=self._drop_last)
+        dataset, cursor = restored(state, self._dataset, drop_last=self._order.drop_last)
         if dataset is not self._dataset:
             raise OrderError(
                 "the mixture was changed within the run of this state; give the sampler and the DataLoader the dataset "
@@ -153,7 +137,7 @@ class ElasticBatchSampler(torch.utils.data.Sampler[list[int]]):
 
     def _lists(self, begun: Cursor, iteration: int) -> Iterator[list[int]]:
         # The next epoch is settled as lists are taken, not by iter(): a DataLoader with workers calls that twice.
-        plan, cursor = self._plan(), begun
+        plan, cursor = self._order.plan, begun
         for items in self._announced(self.lists_from(begun)):
             cursor = plan.after(cursor, 1)
             if iteration == self._iteration:
@@ -170,16 +154,6 @@ class ElasticBatchSampler(torch.utils.data.Sampler[list[int]]):
             positions = self._dataset.locate(positions)
         # A view that the DataLoader reads takes endless positions itself; anything else takes its own items.
         return items_of(self._base, positions)
-
-    def _plan(self) -> StepPlan:
-        if self._plan_made is None:
-            world = self._world()
-            rows = rows_a_step(self._dataset, None, self._global_batch_size, world.world_size)
-            self._plan_made = step_plan(self._dataset, rows, world, drop_last=self._drop_last, pad=self._pad)
-        return self._plan_made
-
-    def _settings(self) -> dict[str, Any]:
-        return order_settings(self._dataset, drop_last=self._drop_last)
 
 
 class LeafSampler(ElasticBatchSampler):

@@ -168,8 +168,7 @@ class StreamingDataLoader(torch.utils.data.DataLoader[Any]):
         if inner is None or ((begins or not inner.has_begun) and inner.world != dataset.world()):
             rows = 1 if self.batch_size is None else self.batch_size
             pad = self.pad or self.batch_size is None
-            world = dataset.world()  # first: a view from before the ranks were known may be of another order
-            made = _Inner(dataset.as_view(), world, rows, drop_last=self.drop_last, pad=pad)
+            made = _Inner(dataset.as_view(), dataset.world(), rows, drop_last=self.drop_last, pad=pad)
             if inner is None:
                 made.begin_at(dataset.next_loader_at)
             else:
@@ -258,7 +257,7 @@ class _Inner(StatefulDataLoader):
 
     def ranks_without_rows(self) -> int:
         """How many ranks get no row in the last step of an epoch."""
-        plan, world_size = self._plan(), self.world.world_size
+        plan, world_size = self.plan, self.world.world_size
         last = plan.rows(self.start.epoch) % plan.global_batch_size
         return world_size - last if 0 < last < world_size and not (plan.drop_last or plan.pad) else 0
 
@@ -266,7 +265,7 @@ class _Inner(StatefulDataLoader):
         """Rows that this rank got in the newest iteration."""
         if self._epoch is None:
             return 0
-        plan, start = self._plan(), self._epoch.start
+        plan, start = self.plan, self._epoch.start
         rows = self._epoch.handed_out * plan.global_batch_size
         if not plan.pad:
             rows = min(rows, plan.rows(start.epoch) - start.position)

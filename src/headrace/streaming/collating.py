@@ -39,7 +39,8 @@ class DefaultCollate(Collate):
         return "default_collate"
 
     def __call__(self, samples: Sequence[Any]) -> Any:
-        """What default_collate(samples) is, and raises; NumPy's unsigned numbers, that it refuses, keep their type.
+        """What default_collate(samples) is, and raises; but what it refuses of NumPy's is taken, in its own type:
+        unsigned numbers, and arrays that are read backwards.
 
         ValueError for dicts with different keys, of which it would lose some.
         """

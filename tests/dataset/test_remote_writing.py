@@ -7,6 +7,7 @@ import pytest
 
 from flat_stores import KINDS, FlatFolder, Stream, leftovers, objects_in, spools, write
 from headrace.datasets import StreamStorage
+from headrace.datasets.ledger import ATTEMPTS, LEASES
 from headrace.errors import (
     AccessDeniedError,
     CorruptShardError,
@@ -20,7 +21,7 @@ from headrace.errors import (
     UnsupportedOperationError,
     WriteError,
 )
-from headrace.store import CachedStore, FolderStore, LocalStore, MemoryStore
+from headrace.store import CachedStore, FolderStore, LocalStore, MemoryStore, acquire, attempt_id
 from headrace.store.retrying import RetryingStore, RetryPolicy
 from headrace.testing import Cut, FaultStore, Forget, Refuse, Rule, Run, Status
 
@@ -291,6 +292,22 @@ def test_a_published_dataset_is_kept_unless_it_is_overwritten():
         "0000000.in_band.bin",
         "headrace.json",
     ]
+
+
+@pytest.mark.parametrize("place", [FlatFolder, LocalStore])
+def test_what_a_writer_left_that_died_as_it_learnt_of_the_publication_goes_as_that_is_repeated(place, tmp_path):
+    store = place(tmp_path / "data")
+    here = Stream(store)
+    write(here, parts(3, 3), publish=True)
+    lease = acquire(store, LEASES, "0000001", what="it", attempt=attempt_id(), on_takeover=lambda _: None)
+    if store.capabilities.rename:
+        store.make_folder(f"{ATTEMPTS}/0000001-{lease.attempt}")
+    here.storage.publish()
+    lease.check()  # while it lives, it stays
+    lease.let_go()
+    here.storage.publish()
+    assert leftovers(store) == []
+    assert store.folders(ATTEMPTS) == []
 
 
 def test_an_overwriting_run_that_ended_early_leaves_no_mix():

@@ -118,9 +118,10 @@ class Publication:
             raise UnfinishedDatasetError(
                 self._ledger.where, "its files have no receipts", "they open as they are; only Headrace's are published"
             )
-        self._sweep()
         if (published := self._already_published(metadata)) is not None:
+            self.recover()  # also from writers that died as they learnt of it
             return published
+        self._sweep()
         with self._dataset_lease() as lease:
             if (published := self._already_published(metadata)) is not None:
                 return published

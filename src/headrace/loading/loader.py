@@ -15,7 +15,7 @@ import torch
 from headrace.errors import OrderError
 from headrace.loading.device import DeviceMover, default_device
 from headrace.loading.epoch import EpochIterator
-from headrace.loading.order import RankOrder, check_epoch, restored
+from headrace.loading.order import RankOrder, check_epoch, check_start, restored
 from headrace.loading.parallel import BatchSource, Parallel, at_least
 from headrace.loading.steps import StepPlan
 from headrace.loading.world import world_of
@@ -307,6 +307,7 @@ class StatefulDataLoader:
         return self._next if self._epoch is None else self._epoch.restart()
 
     def _begin_at(self, cursor: Cursor, why: str) -> None:
+        check_start(self._order.dataset, cursor)
         epoch, self._epoch = self._epoch, None
         self._next = cursor
         if epoch is not None:

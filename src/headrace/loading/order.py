@@ -20,6 +20,7 @@ from headrace.views.windowed import ROW_BITS
 __all__ = [
     "RankOrder",
     "check_epoch",
+    "check_start",
     "continued",
     "order_settings",
     "restored",
@@ -89,19 +90,23 @@ class RankOrder:
 def _rows_a_step(dataset: Any, local_batch_size: int | None, global_batch_size: int | None, world_size: int) -> int:
     """Rows of a global batch, from what was given; 1 a rank by default.
 
-    A row of a dataset of batches is a batch already, so each rank gets one a step; OptionError for other sizes.
+    A row of a dataset of batches is a batch already, so each rank gets one a step; and an order may be made of global
+    batches. OptionError for other sizes.
     """
     if global_batch_size is None:
         rows = (1 if local_batch_size is None else local_batch_size) * world_size
     else:
         rows = global_batch_size
+    expected = None
     if getattr(dataset, "rows_are_batches", False) and rows != world_size:
-        given = "local_batch_size" if global_batch_size is None else "global_batch_size"
-        raise OptionError(
-            given,
-            local_batch_size if global_batch_size is None else global_batch_size,
-            f"nothing, over {type(dataset).__name__}: each of its rows is a batch, and every rank gets one a step",
+        expected = (
+            f"nothing, over {type(dataset).__name__}: each of its rows is a batch, and every rank gets one a step"
         )
+    elif (together := getattr(dataset, "rows_together", 1)) not in (1, rows):
+        expected = f"global batches of {together} rows, not {rows}: the order was made of these, by its own batch_size"
+    if expected:
+        given = "local_batch_size" if global_batch_size is None else "global_batch_size"
+        raise OptionError(given, local_batch_size if global_batch_size is None else global_batch_size, expected)
     return rows
 
 
@@ -124,6 +129,15 @@ def _step_plan(dataset: Any, global_batch_size: int, world: World, *, drop_last:
     if is_windowed(dataset):
         return WindowSteps(dataset, global_batch_size, rank, world_size, drop_last, first, pad)
     return Steps(len(dataset), global_batch_size, rank, world_size, drop_last, first, reach_of(dataset), pad)
+
+
+def check_start(dataset: Any, cursor: Cursor) -> None:
+    """StateError for a cursor inside a global batch where the order is made of these."""
+    if cursor.position % (together := getattr(dataset, "rows_together", 1)):
+        raise StateError(
+            f"the state says row {cursor.position} of an epoch, inside a global batch: this order is made of batches "
+            f"of {together} rows, and each from there on would mix two. Save states after whole batches"
+        )
 
 
 def check_epoch(dataset: Any, epoch: int) -> None:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from headrace.errors import OrderError
 from headrace.loading.announcing import announced
-from headrace.loading.order import RankOrder, check_epoch, restored
+from headrace.loading.order import RankOrder, check_epoch, check_start, restored
 from headrace.loading.steps import TooFewSteps, leaf_of, locate
 from headrace.loading.world import world_of
 from headrace.planning import Cursor, check_division
@@ -101,6 +101,7 @@ class ElasticBatchSampler(torch.utils.data.Sampler[list[int]]):
 
     def begin_at(self, cursor: Cursor) -> None:
         """Begin the next `iter()` at this cursor."""
+        check_start(self._dataset, cursor)
         self._next = self._begun = cursor
         self._iteration += 1
 

@@ -115,6 +115,12 @@ class StreamOrder:
         return streams.reshape(given.shape), draws.reshape(given.shape)
 
     @property
+    def rows_together(self) -> int:
+        """Rows of a global batch that the order is made of, so that it must be read in these; 1 where it is not."""
+        batching: Batching = self._arguments[-1]
+        return batching.global_batch_size
+
+    @property
     def settings(self) -> Mapping[str, Setting]:
         """What decides the order, small enough for a state: equal settings mean the same order."""
         _, shuffle, seed, sampling, batching = self._arguments

@@ -8,13 +8,13 @@ import numpy as np
 import torch.utils.data
 
 from headrace.errors import OptionError
-from headrace.loading.order import order_settings, restored
+from headrace.loading.order import check_start, order_settings, restored
 from headrace.loading.world import World
 from headrace.planning import Cursor, encode_state
 from headrace.streaming.epochs import EpochRecord
 from headrace.streaming.foreign_states import check_ours
 from headrace.streaming.iteration import Reading, RowIterator, Share
-from headrace.streaming.options import Settings
+from headrace.streaming.options import DECIDING, READABLE, Settings
 from headrace.streaming.places import check_hashes, opened_stores
 from headrace.streaming.samples import StoredSamples, StreamedSamples
 from headrace.streaming.shard_tables import ShardTables
@@ -122,7 +122,6 @@ class StreamingDataset(ShardTables, torch.utils.data.IterableDataset[Any]):
             validate_hash=validate_hash,
             keep_zip=keep_zip,
         )
-        self.batch_size = self.options.batch_size
         self.stored = StoredSamples(
             opened_stores(self.streams, self.options.cache_limit), allow_unsafe_types=self.options.allow_unsafe_types
         )
@@ -134,6 +133,16 @@ class StreamingDataset(ShardTables, torch.utils.data.IterableDataset[Any]):
         self._asked: Cursor | int | None = None
         self._has_own_loader = False  # a StreamingDataLoader, which never iterates it
         self.next_loader_at = Cursor()
+
+    def __getattr__(self, name: str) -> Any:
+        if name in READABLE and "options" in self.__dict__:  # what it was made with, by Streaming's names
+            return getattr(self.options, name)
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in DECIDING and "options" in self.__dict__ and value != (has := getattr(self.options, name)):
+            raise OptionError(name, value, f"{has!r}, with which this dataset was made: make another one")
+        super().__setattr__(name, value)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_iterator": None, "_view": None}
@@ -165,7 +174,7 @@ class StreamingDataset(ShardTables, torch.utils.data.IterableDataset[Any]):
     def __iter__(self) -> Iterator[Any]:
         """This rank's samples of the next epoch, or from where a state says; in a worker, that worker's."""
         info = torch.utils.data.get_worker_info()
-        if info is not None and self.batch_size is None:
+        if info is not None and self.options.batch_size is None:
             raise OptionError(
                 "batch_size",
                 None,
@@ -176,6 +185,8 @@ class StreamingDataset(ShardTables, torch.utils.data.IterableDataset[Any]):
         token = (-1 if info is None else info.seed - info.id, self._begun)
         start = self._epochs.join(token, 0 if info is None else info.id)
         view = self.as_view()
+        if info is not None:  # which takes batches in turn
+            check_start(view, start)
         self._iterator = RowIterator(
             self._share() if info is None else self._share(info.id, info.num_workers),
             start,
@@ -305,7 +316,7 @@ class StreamingDataset(ShardTables, torch.utils.data.IterableDataset[Any]):
         self._iterator = None
 
     def _share(self, worker: int = 0, num_workers: int = 1) -> Share:
-        return Share(self.epoch_size, self.batch_size or 1, self.world(), worker, num_workers)
+        return Share(self.epoch_size, self.options.batch_size or 1, self.world(), worker, num_workers)
 
     def _is_overridden(self) -> bool:
         ours = StreamingDataset

@@ -18,7 +18,7 @@ from headrace.store.eviction import limit_in_bytes
 from headrace.views.options import whole_number
 from headrace.views.protocol import Int64s
 
-__all__ = ["Settings", "number_abbrev_to_int", "size_in_bytes"]
+__all__ = ["DECIDING", "READABLE", "Settings", "number_abbrev_to_int", "size_in_bytes"]
 
 _Batching = Literal["random", "stratified", "per_stream", "device_per_stream"]
 
@@ -168,6 +168,22 @@ class Settings:
     def pool_items(self) -> int:
         """Samples of a lane that a pooled shuffle mixes."""
         return self.shuffle_block_size or max(_POOL_ITEMS // self.lanes, _FEWEST_POOL_ITEMS)
+
+
+READABLE = frozenset(field.name for field in fields(Settings)) - {"epoch_size"}  # which is a number of rows, always
+DECIDING = frozenset(
+    {
+        "batch_size",
+        "batching_method",
+        "num_canonical_nodes",
+        "replication",
+        "sampling_method",
+        "shuffle",
+        "shuffle_algo",
+        "shuffle_block_size",
+        "shuffle_seed",
+    }
+)
 
 
 def _checked(values: dict[str, Any]) -> dict[str, Any]:

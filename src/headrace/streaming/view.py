@@ -35,6 +35,11 @@ class StreamedView(View):
         return self.order.ids(self.checked(positions))
 
     @property
+    def rows_together(self) -> int:
+        """Rows of the global batches that the order is made of, and loaders have to keep to; 1 for any."""
+        return self.order.rows_together
+
+    @property
     def own_settings(self) -> Mapping[str, Setting]:
         """What decides the order, beside the data."""
         return {"streams": len(self.order.chosen), **self.order.settings}

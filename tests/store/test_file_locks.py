@@ -11,11 +11,13 @@ from headrace.errors import StoreError
 from headrace.store.file_locks import LockTable, lock_table
 
 
-@pytest.fixture(params=["of open files", "of files that are not kept open", "of processes"])
+@pytest.fixture(
+    params=["of open files", "of files that are not kept open", "of processes", "of processes with too many files"]
+)
 def kind(request, monkeypatch):
-    if request.param == "of files that are not kept open":
+    if request.param in ("of files that are not kept open", "of processes with too many files"):
         monkeypatch.setattr("headrace.store.file_locks.descriptors_together", lambda: 0)
-    if request.param == "of processes":
+    if request.param.startswith("of processes"):
         real = fcntl.fcntl
 
         def older(descriptor, command, argument):
@@ -164,6 +166,19 @@ def test_after_the_lock_files_were_deleted_a_renewed_table_meets_the_others_agai
     assert in_child(lambda: table.take("a")) == 1
     table.renew()
     assert table.take("a")
+    assert in_child(lambda: table.take("a")) == 0
+
+
+def test_what_was_shared_in_lock_files_that_were_deleted_is_shared_anew_by_a_renewed_table(tmp_path, kind):
+    table = LockTable(tmp_path)
+    assert table.share("a")
+    for path in tmp_path.iterdir():
+        path.unlink()
+    assert in_child(lambda: table.take("a")) == 1
+    table.renew()
+    assert table.share("a")
+    assert in_child(lambda: table.take("a")) == 0
+    table.renew()
     assert in_child(lambda: table.take("a")) == 0
 
 

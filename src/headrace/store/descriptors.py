@@ -16,7 +16,7 @@ __all__ = ["Descriptors", "descriptors_together", "open_to_read"]
 
 _FEWEST = 1
 
-_sharing: "weakref.WeakSet[Descriptors]" = weakref.WeakSet()
+_sharing: "weakref.WeakValueDictionary[int, Descriptors]" = weakref.WeakValueDictionary()  # by id()
 
 
 def descriptors_together() -> int:
@@ -41,9 +41,10 @@ class Descriptors:
         # A store that is dropped without close() must not keep its files open for the rest of the process's life.
         weakref.finalize(self, _close_all, self._open).atexit = False
         if max_together is not None:
-            _sharing.add(self)
-            for other in list(_sharing):
-                other._keep_to_its_part()
+            _sharing[id(self)] = self
+            for reference in _sharing.valuerefs():  # a list, which no other thread changes
+                if (other := reference()) is not None:
+                    other._keep_to_its_part()
 
     @contextmanager
     def opened(self, full_path: str) -> Iterator[int]:

@@ -23,6 +23,7 @@ import weakref
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from headrace.errors import StoreError
 from headrace.store.descriptors import descriptors_together
@@ -39,6 +40,7 @@ _READ_ONLY = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 _CONFLICT = frozenset({errno.EAGAIN, errno.EACCES})
 _EXCLUSIVE = -1
 _OF_OPEN_FILES = getattr(fcntl, "F_OFD_SETLK", fcntl.F_SETLK)
+_MAPS_KEEP_LOCKS = sys.platform == "linux"
 
 _tables: "weakref.WeakSet[LockTable]" = weakref.WeakSet()
 _by_folder: "weakref.WeakValueDictionary[Path, LockTable]" = weakref.WeakValueDictionary()
@@ -47,6 +49,13 @@ _by_folder: "weakref.WeakValueDictionary[Path, LockTable]" = weakref.WeakValueDi
 def lock_table(folder: Path) -> "LockTable":
     """This process's table for the folder, the same for all who ask: many streams may share a cache."""
     return _by_folder.setdefault(folder, LockTable(folder))
+
+
+class _Mapped(NamedTuple):
+    """What keeps a shared lock whose file was closed, and the number of that file; of none where there was none."""
+
+    inode: int | None
+    keeper: object
 
 
 class LockTable:
@@ -61,7 +70,7 @@ class LockTable:
         self.folder = folder
         self.read_only = False
         self._files: dict[int, int | None] = {}  # number -> descriptor; None: there is none, and none can be made
-        self._maps: dict[str, object] = {}  # name -> what keeps its lock, of a file that is not open here
+        self._maps: dict[str, _Mapped] = {}  # name -> what keeps its lock, of a file that is not open here
         self._reset()
         _tables.add(self)
         weakref.finalize(self, _close_all, self._files).atexit = False
@@ -129,6 +138,9 @@ class LockTable:
         with self._locked():
             for number in list(self._files):
                 self._leave_deleted(number)
+            for name, mapped in list(self._maps.items()):
+                if mapped.inode != self._inode(name):
+                    del self._held[name], self._maps[name]
 
     def abandon(self) -> None:
         """Let go of what was inherited in a forked child: an open file of the parent's would keep its locks alive."""
@@ -162,7 +174,7 @@ class LockTable:
     def _acquire(self, name: str, kind: int) -> bool:
         """Whether the name, which was not held, is locked now."""
         number, place = _place(name)
-        may_map = kind == fcntl.F_RDLCK and self._command != fcntl.F_SETLK
+        may_map = kind == fcntl.F_RDLCK and self._command != fcntl.F_SETLK and _MAPS_KEEP_LOCKS
         if may_map and self._has_too_many(len(self._files) + (number not in self._files)):
             return self._share_by_map(name)
         if not self._lock(self._file(number), kind, place):
@@ -176,13 +188,23 @@ class LockTable:
         number, place = _place(name)
         descriptor = self._opened(self._path(number))
         if descriptor is None:
+            self._maps[name] = _Mapped(None, None)
             return True
         try:
-            if is_locked := self._lock(descriptor, fcntl.F_RDLCK, place):
-                self._maps[name] = kept_open(descriptor)
+            is_locked = self._lock(descriptor, fcntl.F_RDLCK, place)
+            if is_locked and self._command != fcntl.F_SETLK:
+                self._maps[name] = _Mapped(os.fstat(descriptor).st_ino, kept_open(descriptor))
         finally:
             os.close(descriptor)
-        return is_locked
+        # Closing it has ended a lock that belongs to the process, as some systems have them.
+        return is_locked if self._command != fcntl.F_SETLK else self._acquire(name, fcntl.F_RDLCK)
+
+    def _inode(self, name: str) -> int | None:
+        """The number of the file in the folder that the name is locked in."""
+        try:
+            return os.stat(self._path(_place(name)[0])).st_ino
+        except OSError:
+            return None
 
     def _release(self, name: str) -> None:
         """Ends what _acquire() began."""
@@ -236,9 +258,9 @@ class LockTable:
         os.close(descriptor)
         del self._files[number]
         self._users[number] = 0
-        for name in [name for name in self._held if _place(name)[0] == number]:
-            del self._held[name]
-            self._maps.pop(name, None)
+        for name in self._held.keys() - self._maps.keys():
+            if _place(name)[0] == number:
+                del self._held[name]
 
     def _path(self, number: int) -> str:
         return os.path.join(self.folder, f"{number:x}")

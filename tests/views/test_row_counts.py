@@ -205,3 +205,18 @@ def told(batch):
     if isinstance(batch, list):
         return [document.tolist() for document in batch]
     return {name: tensor.tolist() for name, tensor in batch.items()}
+
+
+def test_what_a_process_left_that_was_killed_as_it_kept_counts_goes_with_the_next(tmp_path):
+    def killed(*args):
+        os._exit(7)
+
+    process = os.fork()
+    if process == 0:
+        os.replace = killed
+        len(rows_over(tmp_path / "rows.json"))
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 7
+    assert [path.suffix for path in tmp_path.iterdir()] == [".tmp"]
+    assert len(rows_over(tmp_path / "rows.json")) == ROWS
+    assert [path.name for path in tmp_path.iterdir()] == ["rows.json"]

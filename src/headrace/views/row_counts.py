@@ -3,10 +3,7 @@
 {"version": 1, "plan": fingerprint of the settings, "epochs": {"0": [rows of window 0, ...], ...}, "digest": of epochs}
 """
 
-import contextlib
 import logging
-import os
-import tempfile
 from hashlib import blake2b
 from pathlib import Path
 from typing import Annotated
@@ -14,6 +11,8 @@ from typing import Annotated
 import msgspec
 import numpy as np
 
+from headrace.errors import HeadraceError
+from headrace.store import LocalStore
 from headrace.views.protocol import Int64s
 
 __all__ = ["load_counts", "save_counts"]
@@ -50,21 +49,11 @@ def save_counts(path: Path, plan: str, epoch: int, counts: Int64s) -> None:
     kept = _kept(path, plan)
     epochs = {} if kept is None else kept.epochs
     try:
-        _replace(path, msgspec.json.encode(_Kept.of(plan, {**epochs, str(epoch): counts.tolist()})))
-    except OSError as error:
+        with LocalStore(path.parent, fsync=False) as store:
+            store.remove_orphans()  # of a process that was killed here
+            store.put(path.name, msgspec.json.encode(_Kept.of(plan, {**epochs, str(epoch): counts.tolist()})))
+    except (OSError, HeadraceError) as error:
         _logger.warning("the rows of epoch %d cannot be kept, and will be counted again: %s", epoch, error)
-
-
-def _replace(path: Path, content: bytes) -> None:
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary)
-        raise
 
 
 def _kept(path: Path, plan: str) -> _Kept | None:

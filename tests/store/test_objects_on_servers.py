@@ -246,3 +246,11 @@ def test_an_absent_container_is_told_from_an_absent_object(azure_url, azure_opti
         open_store("az://no-such-container/data", **azure_options).get("object")
     with pytest.raises(NotFoundError, match="no such object"):
         open_store(azure_url, **azure_options).get("object")
+
+
+def test_streamings_names_for_azure_lead_to_the_same_container(azure_url, azure_options):
+    with open_store(azure_url, **azure_options) as store:
+        store.put("folder/object", b"data")
+    for scheme in ("azure", "azure-dl", "abfs"):
+        with open_store(f"{scheme}://{azure_url.partition('://')[2]}", **azure_options) as store:
+            assert store.get("folder/object") == b"data"

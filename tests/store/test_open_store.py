@@ -46,6 +46,7 @@ def test_memory_is_new_and_flat_each_time():
         (Path("s3://bucket/a"), "s3", "bucket", "a", "s3://bucket/a"),
         ("az://box/a", "azure", "box", "a", "az://box/a"),
         ("azure://box", "azure", "box", "", "azure://box"),
+        ("azure-dl://box/a", "azure", "box", "a", "azure-dl://box/a"),
         ("abfss://box@acc.dfs.core.windows.net/a", "azure", "box", "a", "abfss://box@acc.dfs.core.windows.net/a"),
         ("https://host/a%20b/", "http", "https://host", "a b", "https://host/a b"),
         ("http://host:81", "http", "http://host:81", "", "http://host:81"),

@@ -11,6 +11,14 @@ import torch.utils.data
 from headrace.planning import Cursor
 from headrace.streaming.epochs import EpochRecord
 
+# Each new process imports torch, which takes seconds.
+METHODS = ["fork", "spawn", pytest.param("forkserver", marks=pytest.mark.slow)]
+NEW_LOADERS = [
+    pytest.param(method, persistent, marks=pytest.mark.slow)
+    for method in ("spawn", "forkserver")
+    for persistent in (False, True)
+]
+
 
 def test_each_token_is_the_next_epoch_and_the_same_token_the_same_one():
     record = EpochRecord()
@@ -56,7 +64,7 @@ def _joined(record, token, queue):
     queue.put(record.join(token))
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize("method", METHODS)
 def test_each_child_process_counts_its_own_epochs_from_where_its_parent_is(method):
     record = EpochRecord()
     record.begin_at(Cursor(3))
@@ -82,8 +90,7 @@ class _Epochs(torch.utils.data.IterableDataset):
         yield self.record.join((info.seed - info.id, self.begun), info.id).epoch
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
-@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize(("method", "persistent"), [("fork", False), ("fork", True), *NEW_LOADERS])
 def test_the_workers_of_a_loader_agree_on_the_epoch(method, persistent):
     loader = torch.utils.data.DataLoader(
         _Epochs(), batch_size=None, num_workers=3, multiprocessing_context=method, persistent_workers=persistent

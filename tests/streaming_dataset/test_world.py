@@ -8,7 +8,7 @@ import pytest
 
 from headrace.errors import OptionError, OrderError
 from headrace.loading.world import World
-from headrace.streaming.world import data_parallel_world
+from headrace.streaming.world import Ranks, data_parallel_world
 
 _MESHES = """
 import json, sys, torch.distributed as dist
@@ -70,3 +70,8 @@ def test_replicas_divide_the_ranks():
     assert [data_parallel_world(rank, 6, None, 3) for rank in range(6)] == [World(rank // 3, 2) for rank in range(6)]
     with pytest.raises(OrderError, match="replication=4 does not divide the 6 ranks"):
         data_parallel_world(0, 6, None, 4)
+
+
+def test_what_is_no_mesh_is_refused_at_once():
+    with pytest.raises(TypeError, match="device_mesh must be a torch.distributed.DeviceMesh, not str"):
+        Ranks(None, None, "dp", None)

@@ -19,6 +19,7 @@ OBJECT_SCHEMES = {
     "s3a": "s3",
     "az": "azure",
     "azure": "azure",
+    "azure-dl": "azure",  # Data Lake, by Streaming's name: its accounts speak Blob, too
     "adl": "azure",
     "abfs": "azure",
     "abfss": "azure",

@@ -47,7 +47,7 @@ def open_store(url: str | Path, *, retry: RetryPolicy | None = None, **options: 
         case "memory":
             _refuse_unknown(options, (), "memory://")
             return MemoryStore(flat=True)
-        case "s3" | "s3a" | "az" | "azure" | "adl" | "abfs" | "abfss" | "http" | "https":
+        case "s3" | "s3a" | "az" | "azure" | "azure-dl" | "adl" | "abfs" | "abfss" | "http" | "https":
             from headrace.store.objects import ObjectStore  # late: obstore is not needed for local data
 
             return RetryingStore(ObjectStore(text, **options), retry)

@@ -73,6 +73,8 @@ class Ranks:
         self._replication = replication
         self._found: tuple[int, World] | None = None  # for the process of this number, and its workers
         self._processes = 0  # among which accelerate deals, where this was pickled
+        if device_mesh is not None and not hasattr(device_mesh, "get_local_rank"):
+            raise TypeError(f"device_mesh must be a torch.distributed.DeviceMesh, not {type(device_mesh).__name__}")
         if rank is not None or world_size is not None:
             data_parallel_world(*self._given, replication)
 

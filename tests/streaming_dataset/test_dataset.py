@@ -384,6 +384,8 @@ def test_the_dataset_and_its_loader_tell_one_story(folder):
         batches = iter(loader)
         first = [next(batches) for _ in range(5)]
         assert dataset.state_dict(40) == loader.state_dict()  # as trainers ask that count samples themselves
+        with pytest.raises(StateError, match=r"loader\.state_dict\(\)"):  # it would be the epoch's beginning
+            dataset.state_dict()
         assert dataset.next_epoch == 2
     resumed = StreamingDataset(local=folder, shuffle=True, batch_size=8)
     with StreamingDataLoader(resumed, batch_size=8) as loader:

@@ -73,5 +73,5 @@ def test_replicas_divide_the_ranks():
 
 
 def test_what_is_no_mesh_is_refused_at_once():
-    with pytest.raises(TypeError, match="device_mesh must be a torch.distributed.DeviceMesh, not str"):
+    with pytest.raises(TypeError, match=r"device_mesh must be a torch\.distributed\.DeviceMesh, not str"):
         Ranks(None, None, "dp", None)

@@ -7,7 +7,7 @@ from typing import Any, Self
 import numpy as np
 import torch.utils.data
 
-from headrace.errors import OptionError
+from headrace.errors import OptionError, StateError
 from headrace.loading.order import check_start, order_settings, restored
 from headrace.loading.world import World
 from headrace.planning import Cursor, encode_state
@@ -132,6 +132,7 @@ class StreamingDataset(ShardTables, torch.utils.data.IterableDataset[Any]):
         self._iterator: RowIterator | None = None
         self._asked: Cursor | int | None = None
         self._has_own_loader = False  # a StreamingDataLoader, which never iterates it
+        self._loader_leads = False  # and it is what began last
         self.next_loader_at = Cursor()
 
     def __getattr__(self, name: str) -> Any:
@@ -182,6 +183,7 @@ class StreamingDataset(ShardTables, torch.utils.data.IterableDataset[Any]):
             )
         self._ranks.check_dealt_once(has_own_loader=self._has_own_loader)
         self._begun += 1
+        self._loader_leads = False
         token = (-1 if info is None else info.seed - info.id, self._begun)
         start = self._epochs.join(token, 0 if info is None else info.id)
         view = self.as_view()
@@ -235,6 +237,7 @@ class StreamingDataset(ShardTables, torch.utils.data.IterableDataset[Any]):
         does the next loader that is made over this dataset."""
         self._epochs.begun_at(cursor)
         self._iterator = None
+        self._loader_leads = not waits
         self.next_loader_at = cursor if waits else Cursor(cursor.epoch + 1)
 
     def __enter__(self) -> Self:
@@ -255,11 +258,17 @@ class StreamingDataset(ShardTables, torch.utils.data.IterableDataset[Any]):
         """The record of a run that has got num_samples rows of this epoch, counted over all ranks.
 
         from_beginning=False counts them from where the epoch was begun, after a resume. None is what the iteration in
-        this process handed out; in a worker process, where that cannot be known, what the epoch began with.
+        this process handed out; in a worker process, where that cannot be known, what the epoch began with. StateError
+        where a StreamingDataLoader reads it, which counts itself.
         """
         begun = self._iterator
         start = self._epochs.current
         if num_samples is None:
+            if self._loader_leads:
+                raise StateError(
+                    "a StreamingDataLoader reads this dataset, and knows what it handed out: save loader.state_dict(), "
+                    "or say num_samples"
+                )
             position = start.position
             if begun is not None and begun.share.num_workers == 1:
                 start, position = begun.start, begun.position
@@ -314,6 +323,7 @@ class StreamingDataset(ShardTables, torch.utils.data.IterableDataset[Any]):
         self._epochs.begin_at(cursor)
         self._asked = cursor
         self._iterator = None
+        self._loader_leads = False
 
     def _share(self, worker: int = 0, num_workers: int = 1) -> Share:
         return Share(self.epoch_size, self.options.batch_size or 1, self.world(), worker, num_workers)

@@ -69,13 +69,13 @@ class ShardTables:
         return np.split(self.samples_per_shard, np.cumsum(self.shards_per_stream)[:-1])
 
     def prepare_shard(self, shard_id: int, blocking: bool = True) -> None:
-        """Have a shard's files fetched into the cache: now, or with blocking=False in the background."""
+        """Have a shard's files fetched into the cache: now, or with blocking=False in the background, as files above
+        256 MiB are in any case; these are read by ranges until they are there."""
         first = int(self.sample_offset_per_shard[shard_id])
         if self.samples_per_shard[shard_id]:
+            self.stored.prefetch([first])
             if blocking:
                 self.stored[first]
-            else:
-                self.stored.prefetch([first])
 
 
 def _before(counts: Int64s) -> Int64s:

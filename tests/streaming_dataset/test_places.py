@@ -25,6 +25,7 @@ from headrace.streaming.stream import Stream
 from headrace.testing import FaultStore, Rule, Run
 from remote_scenes import FlatFolder
 from sample_scenes import index_of, put_index, sample_of, stored, write
+from streaming_dataset.processes import waited_for
 
 OPENING = ["head", "get_ranges_of"]  # what reading an index asks
 
@@ -556,3 +557,20 @@ def test_a_digest_counts_only_where_every_file_has_it(options, tmp_path):
 def test_no_digest_asked_for_opens_nothing(tmp_path):
     streams = [Stream(local=tmp_path / "absent")]
     check_hashes(streams, opened(*streams))
+
+
+@pytest.mark.parametrize("blocking", [True, False])
+@pytest.mark.parametrize("largest", [1 << 28, 10])  # bytes above which files are read by ranges until they are there
+def test_a_shard_that_is_prepared_is_in_the_cache(tmp_path, monkeypatch, blocking, largest):
+    monkeypatch.setattr("headrace.datasets.sources.LARGEST_FETCHED_BYTES", largest)
+    with StreamingDataset(remote=remote((5, 6, 7)), local=tmp_path) as dataset:
+        dataset.prepare_shard(1, blocking)
+
+        def names():
+            return [path.name for path in Path(tmp_path, "headrace-cache/1/files").rglob("*.mds*") if path.is_file()]
+
+        if blocking and largest > 10:
+            assert len(names()) == 1
+        assert waited_for(names)
+        (name,) = names()
+        assert "shard.00001" in name

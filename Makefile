@@ -1,5 +1,7 @@
 # One-word wishes. Every target sets up what it needs; CI calls exactly these.
 PYTHON ?= python3
+# Tests are compiled and rewritten once for all suites, and the peers once for all processes, whatever the shell says.
+export PYTHONDONTWRITEBYTECODE :=
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready

@@ -480,9 +480,7 @@ def test_a_cache_in_what_is_no_directory_is_refused_when_it_is_asked_for(local, 
         assert raised.value.option == "local"
 
 
-@pytest.mark.parametrize(
-    "url", ["s3://", "azure-dl://container/data", "nothing://host/data", "https://host/?sig=geheim"]
-)
+@pytest.mark.parametrize("url", ["s3://", "nothing://host/data", "https://host/?sig=geheim"])
 def test_a_url_that_names_no_place_is_refused_without_secrets(url, tmp_path):
     with pytest.raises(OptionError) as raised:
         opened_stores([Stream(remote=url, local=tmp_path)], None)

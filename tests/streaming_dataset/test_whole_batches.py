@@ -48,9 +48,14 @@ def test_loaders_over_a_dataset_that_stands_inside_a_global_batch_refuse_to_begi
     dataset.load_state_dict(state)
     with pytest.raises(StateError, match=r"row 12 .* 8 rows"):
         iter(StreamingDataLoader(dataset))
-    dataset.load_state_dict(state)
+
+
+@pytest.mark.slow  # torch waits five seconds for a worker that raised
+def test_workers_of_a_stock_loader_refuse_that_too(folders):
+    dataset = made(folders, "per_stream")
+    dataset.load_state_dict(dataset.state_dict(num_samples=12, from_beginning=True))
     with pytest.raises(StateError, match=r"row 12 .* 8 rows"):
-        list(DataLoader(dataset, batch_size=4, num_workers=2))
+        list(DataLoader(dataset, batch_size=4, num_workers=1))
 
 
 @pytest.mark.parametrize("method", METHODS)

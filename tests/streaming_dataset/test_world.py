@@ -17,46 +17,54 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from headrace.errors import OptionError
 from headrace.streaming.world import data_parallel_world
 
-shape, names, part, replication = json.loads(sys.argv[1])
-size, found = 1, []
-for length in shape:
-    size *= length
-for rank in range(size):
-    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=size)
-    mesh = init_device_mesh("cpu", tuple(shape), mesh_dim_names=names and tuple(names))
-    try:
-        found.append(data_parallel_world(None, None, mesh[part] if part else mesh, replication))
-    except OptionError as error:
-        found.append(str(error))
-    dist.destroy_process_group()
-print(json.dumps(found))
+for line in sys.stdin:
+    shape, names, part, replication = json.loads(line)
+    size, found = 1, []
+    for length in shape:
+        size *= length
+    for rank in range(size):
+        dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=size)
+        mesh = init_device_mesh("cpu", tuple(shape), mesh_dim_names=names and tuple(names))
+        try:
+            found.append(data_parallel_world(None, None, mesh[part] if part else mesh, replication))
+        except OptionError as error:
+            found.append(str(error))
+        dist.destroy_process_group()
+    print(json.dumps(found), flush=True)
 """
 
 
-def worlds(shape, names=None, part=None, replication=None):
-    """What each rank of such a mesh finds."""
-    arguments = json.dumps([shape, names, part, replication])
-    ran = subprocess.run([sys.executable, "-c", _MESHES, arguments], capture_output=True, text=True, timeout=110)
-    assert ran.returncode == 0, ran.stderr
-    return [tuple(world) if isinstance(world, list) else world for world in json.loads(ran.stdout)]
+@pytest.fixture(scope="module")
+def worlds():
+    """What each rank of such a mesh finds, in a process of its own."""
+    command = [sys.executable, "-c", _MESHES]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+
+        def found(shape, names=None, part=None, replication=None):
+            process.stdin.write(json.dumps([shape, names, part, replication]) + "\n")
+            process.stdin.flush()
+            answer = json.loads(process.stdout.readline())
+            return [tuple(world) if isinstance(world, list) else world for world in answer]
+
+        yield found
 
 
-def test_ranks_of_one_data_parallel_dimension_read_the_same_where_only_others_differ():
+def test_ranks_of_one_data_parallel_dimension_read_the_same_where_only_others_differ(worlds):
     assert worlds([2, 2], ["dp", "tp"]) == [(0, 2), (0, 2), (1, 2), (1, 2)]
     assert worlds([2, 2], ["dp", "tp"], part="dp") == [(0, 2), (0, 2), (1, 2), (1, 2)]
 
 
-def test_all_dimensions_of_data_count_the_outer_one_first():
+def test_all_dimensions_of_data_count_the_outer_one_first(worlds):
     expected = [(rank // 2, 4) for rank in range(8)]
     assert worlds([2, 2, 2], ["dp_replicate", "dp_shard", "tp"]) == expected
 
 
-def test_a_mesh_of_one_dimension_is_taken_for_data():
+def test_a_mesh_of_one_dimension_is_taken_for_data(worlds):
     assert worlds([4]) == [(rank, 4) for rank in range(4)]
     assert worlds([4], replication=2) == [(0, 2), (0, 2), (1, 2), (1, 2)]
 
 
-def test_a_mesh_in_which_nothing_says_data_is_refused():
+def test_a_mesh_in_which_nothing_says_data_is_refused(worlds):
     for found in (worlds([2], ["tp"]), worlds([2, 1], ["pp", "tp"]), worlds([2, 1])):
         assert all("device_mesh" in text and "mesh['dp']" in text for text in found)
 

@@ -3,7 +3,7 @@
 import pytest
 from torch.utils.data import DataLoader
 
-from headrace import ElasticBatchSampler, StatefulDataLoader, StreamingDataLoader, StreamingDataset
+from headrace import ElasticBatchSampler, Plan, StatefulDataLoader, StreamingDataLoader, StreamingDataset
 from headrace.errors import OptionError, StateError
 from streaming_dataset.written import numbers_of, streams, write_streams
 
@@ -82,6 +82,8 @@ def test_loaders_with_another_global_batch_are_refused(folders, method):
     loader = StatefulDataLoader(view, local_batch_size=2, rank=0, world_size=2)
     with pytest.raises(OptionError, match=r"local_batch_size=2.*8"):
         len(loader)
+    with pytest.raises(OptionError, match=r"global_batch_size=16.*8"):
+        Plan(view, 16, 2)
     with pytest.raises(OptionError, match=r"global_batch_size=16.*8"):
         iter(ElasticBatchSampler(view, 16, shuffle=False, rank=0, world_size=2))
 

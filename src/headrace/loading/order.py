@@ -14,7 +14,7 @@ from headrace.planning.permutation import MAX_ITEMS
 from headrace.views import dataset_settings, is_windowed
 from headrace.views.changing import changed_from_here, continued_as_saved, first_step, mixture_settings
 from headrace.views.ending import reach_of
-from headrace.views.protocol import check_same_length
+from headrace.views.protocol import check_same_length, other_rows_a_step
 from headrace.views.windowed import ROW_BITS
 
 __all__ = [
@@ -88,23 +88,12 @@ class RankOrder:
 
 
 def _rows_a_step(dataset: Any, local_batch_size: int | None, global_batch_size: int | None, world_size: int) -> int:
-    """Rows of a global batch, from what was given; 1 a rank by default.
-
-    A row of a dataset of batches is a batch already, so each rank gets one a step; and an order may be made of global
-    batches. OptionError for other sizes.
-    """
+    """Rows of a global batch, from what was given; 1 a rank by default. OptionError where the dataset takes others."""
     if global_batch_size is None:
         rows = (1 if local_batch_size is None else local_batch_size) * world_size
     else:
         rows = global_batch_size
-    expected = None
-    if getattr(dataset, "rows_are_batches", False) and rows != world_size:
-        expected = (
-            f"nothing, over {type(dataset).__name__}: each of its rows is a batch, and every rank gets one a step"
-        )
-    elif (together := getattr(dataset, "rows_together", 1)) not in (1, rows):
-        expected = f"global batches of {together} rows, not {rows}: the order was made of these, by its own batch_size"
-    if expected:
+    if (expected := other_rows_a_step(dataset, rows, world_size)) is not None:
         given = "local_batch_size" if global_batch_size is None else "global_batch_size"
         raise OptionError(given, local_batch_size if global_batch_size is None else global_batch_size, expected)
     return rows

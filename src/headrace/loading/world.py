@@ -49,9 +49,9 @@ def resolve_world(rank: int | None = None, world_size: int | None = None) -> Wor
 def world_of(dataset: Any, rank: int | None, world_size: int | None) -> Callable[[], World]:
     """What finds this process's place whenever it is asked: as given, else the dataset's own where it deals its rows to
     ranks by itself (`world()` beside `as_view()`, as StreamingDataset), else as resolve_world() says."""
-    if rank is None and world_size is None and hasattr(dataset, "as_view"):
-        found: Callable[[], World] = dataset.world
-        return found
+    own: Callable[[], World] | None = getattr(dataset, "world", None) if hasattr(dataset, "as_view") else None
+    if rank is None and world_size is None and own is not None:
+        return own
     return partial(resolve_world, rank, world_size)
 
 

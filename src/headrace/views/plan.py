@@ -18,7 +18,7 @@ from headrace.planning.shuffle import LAST_POSITION
 from headrace.views.ending import reach_of
 from headrace.views.leaves import leaves_at
 from headrace.views.options import whole_number
-from headrace.views.protocol import Int64s, is_ordered, is_view, is_windowed, ordered_view
+from headrace.views.protocol import Int64s, is_ordered, is_view, is_windowed, ordered_view, other_rows_a_step
 
 __all__ = ["Origins", "Plan"]
 
@@ -79,13 +79,8 @@ class Plan:
         self.world_size = whole_number("world_size", world_size, least=1)
         self.drop_last = drop_last
         check_division(self.global_batch_size, self.world_size)
-        if getattr(dataset, "rows_are_batches", False) and self.global_batch_size != self.world_size:
-            raise OptionError(
-                "global_batch_size",
-                global_batch_size,
-                f"world_size={world_size}, over {type(dataset).__name__}: each of its rows is a batch, and every rank "
-                "gets one a step",
-            )
+        if (expected := other_rows_a_step(dataset, self.global_batch_size, self.world_size)) is not None:
+            raise OptionError("global_batch_size", global_batch_size, expected)
 
     def __repr__(self) -> str:
         sizes = f"{self.global_batch_size}, {self.world_size}, drop_last={self.drop_last}"

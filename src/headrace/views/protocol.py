@@ -39,6 +39,7 @@ __all__ = [
     "lengths_at",
     "mean_length",
     "ordered_view",
+    "other_rows_a_step",
     "sort_keys_at",
     "with_base",
 ]
@@ -76,6 +77,18 @@ def ordered_view(dataset: Any) -> Any:
     check_iteration(dataset)
     as_view = getattr(dataset, "as_view", None)
     return dataset if as_view is None else as_view()
+
+
+def other_rows_a_step(dataset: Any, rows: int, world_size: int) -> str | None:
+    """What a step over dataset must have instead of so many rows, in words; None where they will do.
+
+    A row of a dataset of batches is a batch already, so each rank gets one; and an order may be made of global batches.
+    """
+    if getattr(dataset, "rows_are_batches", False) and rows != world_size:
+        return f"nothing, over {type(dataset).__name__}: each of its rows is a batch, and every rank gets one a step"
+    if (together := getattr(dataset, "rows_together", 1)) not in (1, rows):
+        return f"global batches of {together} rows, not {rows}: the order was made of these, by its own batch_size"
+    return None
 
 
 def check_iteration(dataset: Any) -> None:

@@ -25,7 +25,7 @@ settings.register_profile("default", max_examples=EXAMPLES, derandomize=True, da
 settings.register_profile("laws", max_examples=100 * EXAMPLES, print_blob=True, **patient)
 
 # Continuous integration runs every suite in less than an hour: `make laws PROFILE=laws-in-ci`.
-settings.register_profile("laws-in-ci", max_examples=30 * EXAMPLES, print_blob=True, **patient)
+settings.register_profile("laws-in-ci", max_examples=20 * EXAMPLES, print_blob=True, **patient)
 
 settings.load_profile("default")
 
